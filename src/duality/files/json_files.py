@@ -17,8 +17,7 @@ RESTORE = "restore it from a backup"
 
 def read_json(path: Path, most_bytes: int, remedy: str = RESTORE) -> object:
     """The content of a JSON file; ``remedy`` says what to do with a file that is not one."""
-    data = read_bounded(path, most_bytes, remedy)
-    return parse_json(data, str(path), remedy)
+    return parse_json(read_bounded(path, most_bytes, remedy), str(path), remedy)
 
 
 def read_bounded(path: Path, most_bytes: int, remedy: str = RESTORE) -> bytes:

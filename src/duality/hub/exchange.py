@@ -39,7 +39,7 @@ from duality.hub.released import RECORD
 from duality.hub.released import weights as released
 from duality.hub.released.config import METHOD_NAMES, MethodName, Settings, layout_config, read_settings
 from duality.hub.released.files import Layout, Released, read_released
-from duality.hub.released.vocabulary import States, find_states, with_further_state, without_further_state
+from duality.hub.released.vocabulary import begin_of, find_tokenizer, with_further_state, without_further_state
 from duality.hub.released.weights import Sizes
 from duality.models.folder import check_tokenizer, read_identity, read_recipe, read_tokenizer, write_facts
 from duality.models.size import Outline, expected_vocabulary
@@ -105,10 +105,9 @@ def import_released(
         average = released.named_average(found.average, weights, found.where)
         released.check_numbers(average, sizes, f"the average (ema) of {found.where}")
         ema = {_BACKBONE + own: average[theirs].float() for theirs, own in names.items()}
-    made, states = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
-    tokenizer = states.tokenizer
-    if states.mask is not None:
-        model, ema = (with_further_state(weights, states.mask) for weights in (model, ema))
+    made, tokenizer, mask = _imported_recipe(settings, sizes, request.tokenizer, str(source), report)
+    if mask is not None:
+        model, ema = (with_further_state(weights, mask) for weights in (model, ema))
     recipe = _changed_recipe(made, request.assignments, {name: tuple(value.shape) for name, value in model.items()})
     step = next((each for each in (request.step, found.step) if each is not None), 0)
     frequencies = tensors.get(released.FREQUENCIES)
@@ -119,7 +118,7 @@ def import_released(
         "tensors": {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
         "frequencies": None if frequencies is None else frequencies.float().tolist(),
         "ema": found.made,
-        "mask": states.mask,
+        "mask": mask,
         "config": dict(found.config) if found.layout == "duo-hf" else None,
     }
     with new_folder(target) as folder:
@@ -225,13 +224,14 @@ def _describe_released(
 
 def _imported_recipe(
     settings: Settings, sizes: Sizes, place: str | None, source: str, report: Reporter
-) -> tuple[Recipe, States]:
-    """The recipe of an imported run and its states, with a tokenizer that is given or that of released models."""
-    own = {"duo": "uniform", "udlm": "uniform", "sedd": settings.noise, "d3pm": settings.noise}
-    states = find_states(place, sizes.num_states, own.get(settings.method or "") == "uniform", report)
-    if states.mask is not None and settings.method == "sedd":
+) -> tuple[Recipe, Tokenizer, int | None]:
+    """The recipe of an imported run, with a tokenizer that is given or that of released models, and its mask piece."""
+    noises = {"duo": "uniform", "udlm": "uniform", "sedd": settings.noise, "d3pm": settings.noise}
+    uniform = noises.get(settings.method or "") == "uniform"
+    tokenizer, spec, corpus, mask = find_tokenizer(place, sizes.num_states, uniform, report)
+    if mask is not None and settings.method == "sedd":
         raise ValueError(
-            f"{source} is a SEDD whose mask token is the piece {states.mask} of its tokenizer: its scores depend on "
+            f"{source} is a SEDD whose mask token is the piece {mask} of its tokenizer: its scores depend on "
             "the number of states, and only a SEDD whose mask token is the last state can be imported"
         )
     assert settings.length is not None, "the length is known"
@@ -240,12 +240,12 @@ def _imported_recipe(
         summary=f"{settings.method} with {sizes.num_states:,} states, trained by others",
         source=f"{IMPORTED}{source}",
         # a released autoregressive model begins with its tokenizer's token for that; its extra state was never trained
-        method=settings.build_method(states.begin if settings.begin is None else settings.begin),
-        data=Data(corpus=states.corpus, tokenizer=states.spec, length=settings.length),
+        method=settings.build_method(begin_of(tokenizer) if settings.begin is None else settings.begin),
+        data=Data(corpus=corpus, tokenizer=spec, length=settings.length),
         backbone=sizes.backbone(settings.dropout),
         training=_TRAINING,
     )
-    return recipe, states
+    return recipe, tokenizer, mask
 
 
 def _changed_recipe(recipe: Recipe, assignments: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> Recipe:

@@ -163,10 +163,8 @@ def _read_checkpoint(path: Path) -> Released:
     if odd := next((type(value).__name__ for value in shadow if not _is_tensor(value)), ""):
         raise ValueError(f"ema of {path} holds a {odd} instead of a tensor: {FETCH}")
     decay, updates = ema.get("decay"), ema.get("num_updates")
-    made = {
-        "decay": float(decay) if isinstance(decay, (int, float)) else None,
-        "num_updates": updates if type(updates) is int else None,
-    }
+    made: dict[str, object] = {"decay": float(decay) if isinstance(decay, (int, float)) else None}
+    made["num_updates"] = updates if type(updates) is int else None
     return replace(found, average=_detach(path, shadow), made=made)
 
 

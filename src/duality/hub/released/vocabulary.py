@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
@@ -41,25 +40,13 @@ _WEIGHT, _BIAS = "backbone.head.weight", "backbone.head.bias"
 _ROWS = ("backbone.embedding", _WEIGHT, _BIAS)
 
 
-@dataclass(frozen=True)
-class States:
-    """What the states of a released model are: tokens, and the piece that is the mask token, None if no piece is.
+def find_tokenizer(
+    place: str | None, num_states: int, uniform: bool, report: Reporter
+) -> tuple[Tokenizer, TokenizerSpec, str, int | None]:
+    """The tokenizer at a place, or the one that released models of this size have; what it was made for.
 
-    ``begin`` is the id that begins a sequence of an autoregressive model, ``corpus`` what the tokenizer was made for.
-    """
-
-    tokenizer: Tokenizer
-    spec: TokenizerSpec
-    corpus: str
-    begin: int | None
-    mask: int | None = None
-
-
-def find_states(place: str | None, num_states: int, uniform: bool, report: Reporter) -> States:
-    """The states with the tokenizer at a place, or the one that released models of this size have.
-
-    With ``uniform`` noise a text need not have all of them; else one is the mask token, or what an autoregressive model
-    never writes.
+    With ``uniform`` noise a text need not have all states; else one is the mask token, or what an autoregressive model
+    never writes. The last of the four is the piece that is the mask token, None if no piece is.
     """
     num_tokens = num_states if uniform else num_states - 1
     name = place or _TOKENIZERS.get(num_tokens) or _TOKENIZERS.get(num_states)
@@ -82,8 +69,13 @@ def find_states(place: str | None, num_states: int, uniform: bool, report: Repor
     full = with_extra_tokens(made, num_tokens - size)
     if spec is None or size < num_tokens:
         spec = KeptTokenizer(None, num_tokens, full.fingerprint)
-    begin = _piece(made, "[BOS]", "[CLS]")
-    return States(full, spec, _CORPORA.get(name, "unknown"), made.separator if begin is None else begin, mask)
+    return full, spec, _CORPORA.get(name, "unknown"), mask
+
+
+def begin_of(tokenizer: Tokenizer) -> int | None:
+    """The id that begins a sequence of an autoregressive model."""
+    begin = _piece(tokenizer, "[BOS]", "[CLS]")
+    return tokenizer.separator if begin is None else begin
 
 
 def with_further_state(weights: Mapping[str, Tensor], mask: int) -> dict[str, Tensor]:
@@ -113,14 +105,12 @@ def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None
     folder = Path(place).expanduser()
     if place == TEXT8:
         return None, _released_text8()
-    if folder.is_dir():
-        return None, load_tokenizer(folder)
     if folder.name == FILE:  # of this library, or of the library `tokenizers`
-        content: object = None
         with suppress(OSError, ValueError):
             content = json.loads(folder.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and "kind" in content:
-            return None, load_tokenizer(folder.parent)
+            folder = folder.parent if isinstance(content, dict) and "kind" in content else folder
+    if folder.is_dir():
+        return None, load_tokenizer(folder)
     spec = tokenizer_at(place) or (TOKENIZERS[place]() if place in TOKENIZERS else None)
     if spec is None or (spec.expected_vocab_size is None and place in TOKENIZERS) or place in ("bpe", "numbers"):
         raise ValueError(
