@@ -56,14 +56,8 @@ _SEDD = ("ngpus", "tokens", "training", "data", "sampling", "eval", "optim", "hy
 _SECTIONS = ("model", "graph", "noise")
 _ALGORITHMS: dict[str, MethodName] = {name: name for name in METHOD_NAMES}
 _ALGORITHMS |= {"duo_base": "duo", "distillation": "duo", "dcd": "duo", "d3pm-absorb": "d3pm", "sedd-absorb": "sedd"}
-_PARAMETERISATIONS: dict[str, MethodName] = {
-    "subs": "mdlm",
-    "sedd": "sedd",
-    "score": "sedd",
-    "ar": "ar",
-    "d3pm": "d3pm",
-}
-_PARAMETERISATIONS |= {"multi-round-sdtt": "mdlm"}  # MDLM, distilled by itself
+_PARAMETERISATIONS: dict[str, MethodName] = {"subs": "mdlm", "sedd": "sedd", "score": "sedd", "ar": "ar"}
+_PARAMETERISATIONS |= {"d3pm": "d3pm", "multi-round-sdtt": "mdlm"}  # the last is MDLM, distilled by itself
 _SHOWN = 6  # problems of a configuration in one line
 
 
@@ -86,7 +80,8 @@ class Settings:
         """The settings of a method; None if it is none of the released ones."""
         for name, (kind, fields) in _METHODS.items():
             if type(method) is METHODS[kind]:
-                values: dict[str, Any] = {"time": name != "ar"} | {own: vars(method).get(own) for own in fields}
+                values: dict[str, Any] = {"time": name != "ar"}
+                values |= {own: vars(method)[own] for own in fields if own != "eps"}
                 if "eps" in fields:
                     values["eps"] = last_level(vars(method)["training_schedule"])
                 if name == "ar" and values["begin"] is None:
@@ -218,7 +213,7 @@ def _checkpoint_settings(config: _Config, where: str) -> Settings:
         method=method,
         time=algo.get("time_conditioning", config.get("time_conditioning")) is True,
         noise="uniform" if "uniform" in (algo.get("noise"), config.get("diffusion")) else "absorbing",
-        **_read_fields(model, _MODEL)[0],
+        **_read_fields({name: model.get(name) for name in _MODEL}, _MODEL)[0],
         **{name: value for name, value in said.items() if value is not None},
     )
 
