@@ -253,15 +253,15 @@ def _likelihoods(model: TrainedModel, run: Path, corpus: str) -> Iterator[str]:
     rows = [row for row in read_metrics(run) if "validation_nats" in row and row["step"] == model.step]
     for last in rows[-1:]:
         nats, error = (
-            math.inf if last[f"validation_{it}"] is None else last[f"validation_{it}"] for it in ("nats", "stderr")
+            math.inf if last[name] is None else last[name] for name in ("validation_nats", "validation_stderr")
         )
         kind, count = last.get("validation_kind", "bound"), int(last.get("validation_tokens", 0))
         found.append((f"validation part of {corpus}", nats, error, kind, count))
     kept = Scores.read(run / KEPT, silent).entries.get(hash_weights(model.denoiser), {})
     for values in kept.values():
         if isinstance(values, dict) and (own := Likelihood.parse(values)) is not None:
-            name = values.get("set", "a test set")
-            found.append((name, own.nats_per_token, own.stderr, own.kind, own.num_tokens))
+            text = values.get("set", "a test set")
+            found.append((text, own.nats_per_token, own.stderr, own.kind, own.num_tokens))
     for text, nats, error, kind, count in found:
         scale = math.exp(nats) if nats < 700 else math.inf
         numbers = f"{nats:.4f} ± {error:.4f} | {scale:.2f} ± {scale * error:.2f}"
