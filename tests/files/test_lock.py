@@ -36,6 +36,11 @@ def content(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+def holder_here() -> _Holder:
+    """This process as the holder of a lock."""
+    return _Holder(own_process(), socket.gethostname(), "now", "a test")
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     saved = load_newest(folder / "checkpoints", quiet)
     assert saved is not None
@@ -107,7 +112,7 @@ def test_a_folder_is_refused_to_the_same_process_and_free_after_an_error(tmp_pat
 
 def test_a_lock_left_before_the_run_was_created_blocks_nobody(english: Path, tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text(
-        json.dumps(asdict(_Holder.here()) | {"process": own_process().rpartition("-")[0] + "-1"})
+        json.dumps(asdict(holder_here()) | {"process": own_process().rpartition("-")[0] + "-1"})
     )
     recipe = small_recipe(english, "training.steps=1")
     assert session.train(recipe, tmp_path, report=quiet) == session.Outcome(1, 0)
@@ -128,7 +133,7 @@ class TestWithoutFlock:
     def test_a_dead_process_does_not(self, tmp_path: Path, gone: str) -> None:
         machine, pid, start = own_process().split("-")
         process = f"{machine}-{pid}-1" if gone.startswith("another") else f"{machine}-4194305-{start}"
-        (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"process": process}))
+        (tmp_path / LOCK).write_text(json.dumps(asdict(holder_here()) | {"process": process}))
         with locked(tmp_path):
             pass
 
@@ -148,7 +153,7 @@ def test_a_holder_on_another_host_is_watched(
     monkeypatch.setattr(lock, "BEAT", 0.2)
     if not flock_works:
         monkeypatch.setattr(lock, "_flock", lambda descriptor: None)
-    (tmp_path / LOCK).write_text(json.dumps(asdict(_Holder.here()) | {"host": "elsewhere", "process": "0123abcd-7-7"}))
+    (tmp_path / LOCK).write_text(json.dumps(asdict(holder_here()) | {"host": "elsewhere", "process": "0123abcd-7-7"}))
     ended = threading.Event()
     alive = threading.Thread(target=lock._show_life, args=(tmp_path / LOCK, ended))
     alive.start()

@@ -43,10 +43,9 @@ class Scores:
 
     def once(self, who: str, name: str, compute: Callable[[], T]) -> T:
         """The score that is kept under ``name``, or a new one, which is kept."""
-        known = self.entries.setdefault(who, {})
-        if name not in known:
+        if name not in self.entries.get(who, {}):
             self.replace(who, name, compute())
-        return cast(T, known[name])
+        return cast(T, self.entries[who][name])
 
     def replace(self, who: str, name: str, score: object) -> None:
         """Keep a score, in place of what was kept under ``name``."""

@@ -56,12 +56,6 @@ class _Holder:
     since: str
     command: str
 
-    @staticmethod
-    def here() -> _Holder:
-        """This process, now."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-        return _Holder(own_process(), socket.gethostname(), since, " ".join(sys.argv)[:500])
-
     @property
     def pid(self) -> int:
         """The number of the process."""
@@ -76,7 +70,9 @@ def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
     descriptor = _take(path, report)
     try:
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(asdict(_Holder.here()), indent=1).encode("utf-8"))
+        since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+        holder = _Holder(own_process(), socket.gethostname(), since, " ".join(sys.argv)[:500])
+        os.write(descriptor, json.dumps(asdict(holder), indent=1).encode("utf-8"))
         beats.start()
         yield
     finally:
