@@ -101,7 +101,7 @@ def test_a_race_has_a_pane_for_each_trace(tmp_path: Path) -> None:
     data = json.loads(Parts((tmp_path / "out.html").read_text(encoding="utf-8")).of("script")[0][1])
     assert [pane["name"] for pane in data["panes"]] == ["one, 2 steps", "two, 2 steps", "three, 2 steps"]
     assert data["title"].startswith("A race: ")
-    assert page([], title="nothing")
+    assert page([])
 
 
 def test_a_file_that_exists_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ from duality.tokenizers.pieces import MASK, Pieces
 FORMAT = 1
 T = TypeVar("T")
 _ADVANCE, _LINE, _MARGIN, _TOP = 9.0, 24.0, 20.0, 64.0  # pixels: of a character, of a line, around, above the text
-_SECONDS = 0.3, 4.0  # for which a frame and the last frame are shown
+_SECONDS, _LAST_SECONDS = 0.3, 4.0  # for which a frame and the last frame are shown
 _MODULES = ("dom.js", "player.js", "share.js")
 _EMPTY = '{"panes":[]}'
 _START = 'start(JSON.parse(document.getElementById("recording").textContent), document.querySelector("main"));\n'
@@ -127,19 +127,14 @@ class Trace:
 
     def write(self, path: Path, only_complete: bool = False) -> None:
         """Write all samples, or those that are complete; the file is written whole, or not at all."""
-        ids = sorted(self._seen - {self.pieces.mask_id})
+        mask = self.pieces.mask_id
+        vocabulary = {str(index): self.pieces.of(index) for index in sorted(self._seen - {mask})}
         samples = [
             {"index": index, "frames": frames, "text": self.pieces.text(self._last[index][1])}
             for index, frames in sorted(self._frames.items())
             if index in self.complete or not only_complete
         ]
-        whole = {
-            "format": FORMAT,
-            "about": self.about,
-            "mask": self.pieces.mask_id,
-            "vocabulary": {str(index): self.pieces.of(index) for index in ids},
-            "samples": samples,
-        }
+        whole = {"format": FORMAT, "about": self.about, "mask": mask, "vocabulary": vocabulary, "samples": samples}
         write_atomically(path, json.dumps(whole, separators=(",", ":")))
 
 
@@ -165,24 +160,20 @@ def read_trace(path: Path) -> Recording:
 
 def _sample(sample: dict[str, object], known: set[int | None]) -> _TracedSample:
     """A sample of a file, its differences added up."""
-    tokens: list[int] = []
-    moments: list[_Moment] = []
-    index = _count(sample["index"])
+    tokens, moments, index = list[int](), list[_Moment](), _count(sample["index"])
     for number, frame in enumerate(_of(list, sample["frames"])):
-        step = _count(frame["step"])
-        if moments and step <= moments[-1].step:
+        step, alpha, before = _count(frame["step"]), frame["alpha"], tuple(tokens) if number else None
+        here = f"at step {step} of sample {index}"
+        if number and step <= moments[-1].step:
             raise ValueError(f"step {step} of sample {index} comes after step {moments[-1].step}")
-        changed = frame["changed"] if number else enumerate(_of(list, frame["tokens"]))
-        for place, token in changed:
+        for place, token in frame["changed"] if number else enumerate(_of(list, frame["tokens"])):
             if _count(token) not in known:
-                raise ValueError(f"token {token} at step {step} of sample {index} is not in the vocabulary")
+                raise ValueError(f"token {token} {here} is not in the vocabulary")
             if _count(place) > len(tokens):
-                raise ValueError(f"place {place} at step {step} of sample {index} is beyond its {len(tokens)} tokens")
+                raise ValueError(f"place {place} {here} is beyond its {len(tokens)} tokens")
             tokens[place : place + 1] = [token]
-        before = moments[-1].tokens if moments else None
-        alpha = frame["alpha"]
         if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
-            raise ValueError(f"alpha at step {step} of sample {index} is {str(alpha)[:40]}, no number in [0, 1]")
+            raise ValueError(f"alpha {here} is {str(alpha)[:40]}, no number in [0, 1]")
         moments.append(_Moment(step, float(alpha), tuple(tokens), changes(before, tokens)))
     return _TracedSample(index, tuple(moments), _of(str, sample["text"]))
 
@@ -204,27 +195,12 @@ def _count(value: object) -> int:
 # --- the animated picture
 
 
-@dataclass(frozen=True)
-class _Token:
-    """A token of a frame as it is shown; ``changed`` by the step that leads to the frame."""
-
-    text: str
-    changed: bool
-    masked: bool
+_Token = tuple[str, bool, bool]  # as a frame shows it: its text, whether the step changed it, whether it is masked
 
 
-_Slide = tuple[_Moment, list[list[_Token]]]  # a frame of the picture, its tokens in lines
-
-
-def picture(
-    recordings: Sequence[Recording], number: int = 0, columns: int = 72, seconds: tuple[float, float] = _SECONDS
-) -> str:
-    """The SVG of sample ``number`` of some traces; a line is at least as long as the longest token.
-
-    ``seconds`` are those for which a frame and the last frame are shown.
-    """
-    texts = [visible(text) for recording in recordings for text in recording.vocabulary.values()]
-    columns = max([columns, *map(len, texts)])
+def picture(recordings: Sequence[Recording], number: int = 0, columns: int = 72) -> str:
+    """The SVG of sample ``number`` of some traces; a line is at least as long as the longest token."""
+    columns = max([columns, *(len(visible(text)) for each in recordings for text in each.vocabulary.values())])
     panes = [_slides(recording, number, columns) for recording in recordings]
     heights = [_TOP + max(len(lines) for _, lines in slides) * _LINE for slides in panes]
     width, height = 2 * _MARGIN + columns * _ADVANCE, sum(heights)
@@ -239,31 +215,29 @@ def picture(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
         f'height="{height:g}" role="img" aria-label={quoteattr(title)}>',
         f"<title>{escape(title)}</title>",
-        f"<style>{style}{_animation(list(map(len, panes)), *seconds)}</style>",
+        f"<style>{style}{_animation(list(map(len, panes)))}</style>",
         f'<rect class="paper" x="0.5" y="0.5" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>',
     ]
     for pane, slides in enumerate(panes):
         name = f"{known[pane]} · " if len(panes) > 1 else ""
         parts += [f'<g transform="translate(0 {sum(heights[:pane]):g})">', rail]
         for index, (moment, lines) in enumerate(slides):
-            last = " last" if index == len(slides) - 1 else ""
-            parts.append(f'<g class="frame{last}" id="{_frame_id(pane, index)}">')
+            last = " last" if moment is slides[-1][0] else ""
+            frame = f"p{pane}f{index}" if pane else f"f{index}"
+            parts.append(f'<g class="frame{last}" id="{frame}">')
             parts += _frame_markup(moment, lines, f"{name}step {moment.step} of {steps[pane]}", width)
         parts.append("</g>")
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _slides(recording: Recording, number: int, columns: int) -> list[_Slide]:
-    """The frames of a sample; in the first one nothing has changed yet."""
+def _slides(recording: Recording, number: int, columns: int) -> list[tuple[_Moment, list[list[_Token]]]]:
+    """The frames of a sample, and the lines of each; in the first one nothing has changed yet."""
+    mask, slides = recording.mask_id, []
     texts: dict[int | None, str] = {index: visible(text) for index, text in recording.vocabulary.items()}
-    texts[recording.mask_id] = MASK
-    slides = []
-    for moment in recording.sample(number).frames:
-        tokens = [
-            _Token(texts[index], place in moment.changed, index == recording.mask_id)
-            for place, index in enumerate(moment.tokens)
-        ]
-        slides.append((moment, _wrap(tokens, columns)))
+    texts[mask] = MASK
+    for frame in recording.sample(number).frames:
+        tokens = [(texts[index], place in frame.changed, index == mask) for place, index in enumerate(frame.tokens)]
+        slides.append((frame, _wrap(tokens, columns)))
     return slides
 
 
@@ -272,10 +246,10 @@ def _wrap(tokens: Sequence[_Token], columns: int) -> list[list[_Token]]:
     lines: list[list[_Token]] = [[]]
     for token in tokens:
         line = lines[-1]
-        if line and sum(len(each.text) for each in (*line, token)) > columns:
-            spaces = [place for place in range(1, len(line)) if line[place].text.startswith(" ")]
-            cut = len(line) if token.text.startswith(" ") or not spaces else spaces[-1]
-            if sum(len(each.text) for each in (*line[cut:], token)) > columns:
+        if line and sum(len(text) for text, *_ in (*line, token)) > columns:
+            spaces = [place for place in range(1, len(line)) if line[place][0].startswith(" ")]
+            cut = len(line) if token[0].startswith(" ") or not spaces else spaces[-1]
+            if sum(len(text) for text, *_ in (*line[cut:], token)) > columns:
                 cut = len(line)
             lines[-1:] = [line[:cut], line[cut:]]
         lines[-1].append(token)
@@ -294,40 +268,30 @@ def _frame_markup(moment: _Moment, lines: list[list[_Token]], step: str, width: 
         'rx="2"/>',
     ]
     for row, line in enumerate(lines):
-        size = sum(len(token.text) for token in line)
+        size = sum(len(text) for text, *_ in line)
         if not size:
             continue
         parts.append(
             f'<text x="{_MARGIN:g}" y="{_TOP + row * _LINE:g}" textLength="{size * _ADVANCE:g}" xml:space="preserve">'
         )
-        for (changed, masked), run in groupby(line, key=lambda token: (token.changed, token.masked)):
-            texts = [escape(token.text) for token in run]
-            if changed:
-                parts[-1] += "".join(f'<tspan class="changed">{text}</tspan>' for text in texts)
-            else:
-                whole = "".join(texts)
-                parts[-1] += f'<tspan class="mask">{whole}</tspan>' if masked else whole
+        for (changed, masked), run in groupby(line, key=lambda token: token[1:]):
+            texts, kind = [escape(text) for text, *_ in run], "changed" if changed else "mask" if masked else None
+            texts = texts if changed else ["".join(texts)]
+            parts[-1] += "".join(f'<tspan class="{kind}">{text}</tspan>' if kind else text for text in texts)
         parts[-1] += "</text>"
     return [*parts, "</g>"]
 
 
-def _frame_id(pane: int, number: int) -> str:
-    """The name of a frame in the file."""
-    return f"f{number}" if pane == 0 else f"p{pane}f{number}"
-
-
-def _animation(counts: Sequence[int], frame: float, last: float) -> str:
+def _animation(counts: Sequence[int]) -> str:
     """The style rules that show the frames of each pane one after the other, and its last one until the end."""
-    seconds, rules = (max(counts) - 1) * frame + last, []
+    seconds, rules = (max(counts) - 1) * _SECONDS + _LAST_SECONDS, []
     for pane, count in enumerate(counts):
         for number in range(count):
-            start, end = (100 * index * frame / seconds for index in (number, number + 1))
-            until = end if number < count - 1 else 100.0
-            stops = [(0.0, "hidden"), (start, "visible"), (until, "hidden")]
-            # the first frame is visible from 0 % on; at 100 % the loop begins again
-            kept = [stop for stop in stops[1 if start == 0 else 0 :] if stop[0] < 100]
-            body = " ".join(f"{share:.3f}% {{ visibility: {value} }}" for share, value in [*kept, (100, kept[-1][1])])
-            name = _frame_id(pane, number)
+            last, name = number == count - 1, f"p{pane}f{number}" if pane else f"f{number}"
+            start, end = (100 * index * _SECONDS / seconds for index in (number, number + 1))
+            final = "visible" if last else "hidden"  # the first frame is visible from 0 % on
+            stops = {0.0: "hidden", start: "visible", 100.0 if last else end: final, 100.0: final}
+            body = " ".join(f"{share:.3f}% {{ visibility: {value} }}" for share, value in stops.items())
             rules.append(f"@keyframes k{name} {{ {body} }}")
             rules.append(f"#{name} {{ animation: k{name} {seconds:g}s step-end infinite }}")
     return "@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(rules) + "\n}\n"
@@ -336,11 +300,11 @@ def _animation(counts: Sequence[int], frame: float, last: float) -> str:
 # --- the page
 
 
-def page(recordings: Sequence[Recording], number: int = 0, title: str | None = None) -> str:
+def page(recordings: Sequence[Recording], number: int = 0) -> str:
     """The HTML file of sample ``number`` of some traces, each in a pane of its own."""
     panes = [_pane(recording, recording.sample(number)) for recording in recordings]
     names = " · ".join(str(each["name"]) for each in panes)
-    return _fill({"title": title or (names if len(panes) == 1 else f"A race: {names}"), "panes": panes})
+    return _fill({"title": names if len(panes) == 1 else f"A race: {names}", "panes": panes})
 
 
 def shell() -> str:
@@ -361,20 +325,19 @@ def shell() -> str:
 
 def _fill(data: object) -> str:
     """The file with a recording."""
-    content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    before, after = shell().split(_EMPTY)
-    return before + content + after
+    return shell().replace(_EMPTY, json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _pane(recording: Recording, sample: _TracedSample) -> dict[str, object]:
     """A sample for the player; all frames but the first are differences."""
-    first, last = sample.frames[0], sample.frames[-1]
-    frames: list[dict[str, object]] = [{"step": first.step, "alpha": first.alpha, "tokens": list(first.tokens)}]
-    for frame in sample.frames[1:]:
-        frames.append({"step": frame.step, "alpha": frame.alpha, "changed": list(frame.changed.items())})
+    frames = [
+        {"step": frame.step, "alpha": frame.alpha}
+        | ({"changed": list(frame.changed.items())} if number else {"tokens": frame.tokens})
+        for number, frame in enumerate(sample.frames)
+    ]
     texts = {str(index): text for index, text in recording.vocabulary.items()}
     if recording.mask_id is not None:
         texts[str(recording.mask_id)] = MASK
     known = recording.about.get("run") or recording.about.get("recipe") or "a trace"
-    name = f"{known}, {last.step} steps"
+    name = f"{known}, {sample.frames[-1].step} steps"
     return {"name": name, "mask": recording.mask_id, "vocabulary": texts, "frames": frames, "text": sample.text}
