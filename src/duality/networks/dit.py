@@ -29,19 +29,34 @@ Names in the code: B batch, L length, D width, H heads.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from duality.networks.activations import ACTIVATIONS, Activation
 from duality.noise import Noise
 from duality.protocols import Dropout, Labels, Latent, Prefix, TopK, Valid
 
 MOST_BLOCKS = 1_000
+_Past = tuple[Tensor, Tensor, int] | None  # keys and values of a block, and how many of them there are
+
+
+class _SquaredReLU(nn.Module):
+    """max(x, 0)^2 (So et al., 2021)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": partial(nn.GELU, approximate="tanh"),
+    "relu2": _SquaredReLU,
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,7 @@ class DiT:
     dropout: float = 0.1
     mlp_ratio: int = 4
     conv: int = 0
-    activation: Activation = "gelu"
+    activation: Literal["gelu", "relu2"] = "gelu"
     embedding_std: float | None = None
 
     def __post_init__(self) -> None:
@@ -69,8 +84,8 @@ class DiT:
             )
         if self.conv < 0 or (self.conv and self.conv % 2 == 0):
             raise ValueError(f"conv is {self.conv}: its width must be odd, or 0 for none")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {self.activation!r}: choose from {', '.join(ACTIVATIONS)}")
+        if self.activation not in _ACTIVATIONS:
+            raise ValueError(f"activation is {self.activation!r}: choose from {', '.join(_ACTIVATIONS)}")
         if self.embedding_std is not None and not self.embedding_std > 0:
             raise ValueError(f"embedding_std is {self.embedding_std}: it must be positive, or none")
 
@@ -178,8 +193,8 @@ class DiTNetwork(nn.Module):
         active = dropout if self.config.dropout > 0 else None
         again = self.recompute and cache is None and torch.is_grad_enabled()
         for index in range(self.config.depth):
-            past = None if cache is None else (cache.keys[index], cache.values[index])
-            inputs = (index, x, time, rotation, attend, active, past, first)
+            past = None if cache is None else (cache.keys[index], cache.values[index], first)
+            inputs = (index, x, time, rotation, attend, active, past)
             if again:
                 # All randomness comes from the noise, so there is no generator state to save.
                 x = checkpoint(self.through, *inputs, use_reentrant=False, preserve_rng_state=False)
@@ -201,15 +216,14 @@ class DiTNetwork(nn.Module):
         rotation: tuple[Tensor, Tensor],
         attend: Tensor | None,
         noise: Noise | None,
-        past: tuple[Tensor, Tensor] | None,
-        first: int,
+        past: _Past,
     ) -> Tensor:
         """One block. Its dropout is drawn here: outside the compiled part, inside the part that is recomputed."""
         kept = None
         if noise is not None:
             own, share = noise.fold(index), 1 - self.config.dropout
             kept = own.keep("attention", share, *x.shape[1:]), own.keep("mlp", share, *x.shape[1:])
-        after: Tensor = self.blocks[index](x, time, rotation, attend, kept, past, first)
+        after: Tensor = self.blocks[index](x, time, rotation, attend, kept, past)
         return after
 
     def hidden_matrices(self) -> list[nn.Parameter]:
@@ -267,7 +281,7 @@ class _Block(nn.Module):
         self.norm_mlp = nn.LayerNorm(width, bias=False)
         self.mlp = nn.Sequential(
             nn.Linear(width, config.mlp_ratio * width),
-            ACTIVATIONS[config.activation](),
+            _ACTIVATIONS[config.activation](),
             nn.Linear(config.mlp_ratio * width, width),
         )
         if not causal:
@@ -281,13 +295,12 @@ class _Block(nn.Module):
         rotation: tuple[Tensor, Tensor],
         attend: Tensor | None,
         kept: tuple[Tensor, Tensor] | None,
-        past: tuple[Tensor, Tensor] | None = None,
-        first: int = 0,
+        past: _Past = None,
     ) -> Tensor:
         """``kept`` are the factors of dropout, after attention and after the MLP; None drops nothing."""
         kept_a, kept_m = kept or (None, None)
         if time is None:
-            x = x + _drop(self.attention(self.norm_attention(x), rotation, attend, past, first), kept_a)
+            x = x + _drop(self.attention(self.norm_attention(x), rotation, attend, past), kept_a)
             return x + _drop(self.mlp(self.norm_mlp(x)), kept_m)
         modulation: Tensor = self.modulation(time)[:, None]
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)
@@ -297,19 +310,14 @@ class _Block(nn.Module):
         return x + gate_m * _drop(update, kept_m)
 
     def attention(
-        self,
-        x: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        attend: Tensor | None,
-        past: tuple[Tensor, Tensor] | None = None,
-        first: int = 0,
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Tensor | None, past: _Past = None
     ) -> Tensor:
         batch, length, width = x.shape
         qk, v = self.qkv(x).view(batch, length, 3, self.heads, -1).split((2, 1), 2)
         q, k = _rotate(qk, rotation).permute(2, 0, 3, 1, 4)
         v = v[:, :, 0].transpose(1, 2)
         if past is not None:
-            keys, values = past
+            keys, values, first = past
             keys[:, :, first : first + length], values[:, :, first : first + length] = k, v
             k, v = keys[:, :, : first + length], values[:, :, : first + length]
         causal = self.causal and past is None
