@@ -68,10 +68,8 @@ def read_recipe(folder: Path) -> Recipe:
 
 def list_rounds(folder: Path, recipe: Recipe) -> list[int]:
     """The rounds of a distillation that have ended, and 0, what it began from."""
-    if recipe.distillation is None:
-        return []
-    saved = checkpoint.steps_saved(folder / ROUNDS) if (folder / ROUNDS).is_dir() else []
-    return [step // recipe.distillation.round_steps for step in saved]
+    distillation = recipe.distillation
+    return [step // distillation.round_steps for step in checkpoint.steps_saved(folder / ROUNDS) if distillation]
 
 
 def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: Mapping[str, object]) -> None:
@@ -85,9 +83,6 @@ def write_facts(recipe: Recipe, folder: Path, tokenizer: Tokenizer, identity: Ma
 def write_recipe(recipe: Recipe, folder: Path) -> None:
     """Write the recipe of a run."""
     write_atomically(folder / RECIPE, json.dumps(catalogue.to_json(recipe), indent=1))
-
-
-# --- the tokenizer and the identity of the corpus
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -134,17 +129,13 @@ def read_identity(folder: Path) -> dict[str, Any]:
     identity = {"labels": [], **found} if isinstance(found, dict) else {}  # a run may have none
     lists = [identity.get(name) for name in ("train", "validation", "labels")]
     texts = [identity.get("tokenizer"), identity.get("text", "")]  # not every corpus has a text
-    if not all(isinstance(each, str) for each in texts) or not all(
-        isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists
-    ):
+    texts += [item for each in lists for item in (each if isinstance(each, list) else [None])]
+    if not all(isinstance(each, str) for each in texts):
         raise ValueError(
             f"{path} is damaged (it needs the checksums tokenizer, train and validation, and labels): restore it from "
             "a backup"
         )
     return identity
-
-
-# --- what a run began from
 
 
 def read_base(folder: Path) -> dict[str, object] | None:
@@ -156,9 +147,6 @@ def read_base(folder: Path) -> dict[str, object] | None:
     if not isinstance(record, dict) or type(record.get("step")) is not int:
         raise ValueError(f"{path} is damaged (it has no step): restore it from a backup, or delete it")
     return record
-
-
-# --- where its numbers come from
 
 
 def package_versions() -> dict[str, str]:
@@ -176,9 +164,9 @@ def _environment() -> dict[str, object]:
     The commit is that of this library's own repository, if it runs from one and git is there.
     """
     commit, root = None, Path(__file__).resolve().parents[3]
-    if (root / ".git").exists():
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-        with suppress(OSError):
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    with suppress(OSError):
+        if (root / ".git").exists():
             commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
     return {
         "python": platform.python_version(),

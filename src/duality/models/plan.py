@@ -56,7 +56,8 @@ Strategy = Literal["single", "ddp", "fsdp"]
 class Sizes:
     """What of a network counts: numbers of weights, and bytes of activations for a row of a batch.
 
-    Adapters are weights of their block. ``head`` is 0 if it is frozen.
+    Adapters are weights of their block. ``head`` is 0 if it is frozen. ``row`` and ``fixed`` are the bytes that each
+    row of a batch, and a batch of any size, keep for the backward pass.
     """
 
     parameters: int
@@ -68,9 +69,7 @@ class Sizes:
     depth: int
     num_states: int
     row: float
-    """bytes that a row of a batch keeps for the backward pass"""
     fixed: float
-    """bytes that a batch of any size keeps"""
     trained: int
     trained_in_blocks: int
 
@@ -98,9 +97,9 @@ class Sizes:
 
     def try_strategies(self, recipe: Recipe, devices: int, memory: float, device: torch.device) -> Iterator[Fit]:
         """For every strategy the largest micro-batch that fits, and what a device then needs; one row if none does."""
-        known = {recipe.parallel.shard, 8}  # the recipe's groups, and those of a machine
-        groups = [size for size in sorted(known) if 1 < size < devices and devices % size == 0]
-        strategies: list[tuple[Strategy, int]] = [("ddp", 1), ("fsdp", devices), *(("fsdp", size) for size in groups)]
+        known = sorted({recipe.parallel.shard, 8})  # the recipe's groups, and those of a machine
+        groups = [devices, *(size for size in known if 1 < size < devices and devices % size == 0)]
+        strategies: list[tuple[Strategy, int]] = [("ddp", 1), *(("fsdp", size) for size in groups)]
         if devices == 1:
             strategies = [("single", 1)]
         for strategy, shard in strategies:
@@ -127,7 +126,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Fit:
-    """A training on so many devices: what a device needs, and how the batch is divided."""
+    """A training on so many devices: how the batch is divided, and the bytes that a device needs, and sends in a step.
+
+    ``validation`` are those that it needs while the model is validated, between two steps.
+    """
 
     strategy: Strategy
     devices: int
@@ -139,9 +141,7 @@ class Fit:
     activations: float
     loss: float
     validation: float
-    """bytes that a device needs while the model is validated, between two steps"""
     sent: float
-    """bytes that a device sends in a step"""
 
     @property
     def memory(self) -> float:
@@ -179,9 +179,6 @@ def check_plan(recipe: Recipe, devices: int, report: Reporter) -> None:
         report(f"how many tokens there are depends on the text: {ASSUMED} are assumed")
 
 
-# --- the network, counted
-
-
 def _count(weights: Iterable[nn.Parameter], trained: bool = False) -> int:
     """How many numbers the weights have, or those of them that are trained."""
     return sum(value.numel() for value in weights if value.requires_grad or not trained)
@@ -198,14 +195,9 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
         choose_trained(model, recipe.training)
         network = next(part for part in model.modules() if isinstance(part, Network))
         network.prepare(recompute=recipe.training.recompute, compile=False)
-        own = {each.untyped_storage()._cdata for each in model.parameters()}
-        kept: dict[int, int] = {}
-        held: list[Tensor] = []  # a storage that is freed may give its number to another one
+        held: list[Tensor] = []  # all of them, as a storage that is freed may give its number to another one
 
-        def weigh(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in own:
-                kept[storage._cdata] = storage.nbytes()
+        def keep(tensor: Tensor) -> Tensor:
             held.append(tensor)
             return tensor
 
@@ -215,12 +207,11 @@ def _kept_bytes(recipe: Recipe, rows: int, device: torch.device) -> tuple[Networ
             inputs = torch.zeros(rows, recipe.data.length, width)
         noise = Noise(torch.zeros(rows, dtype=torch.int64))
         lower = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
-        with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), lower:
-            weigh(network.hidden(inputs, torch.ones(rows), None, noise))
-        return network, model, float(sum(kept.values()))
-
-
-# --- memory
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), lower:
+            keep(network.hidden(inputs, torch.ones(rows), None, noise))
+        own = {each.untyped_storage()._cdata for each in model.parameters()}
+        kept = {each._cdata: each.nbytes() for each in (tensor.untyped_storage() for tensor in held)}
+        return network, model, float(sum(size for number, size in kept.items() if number not in own))
 
 
 def _estimate(
@@ -253,9 +244,6 @@ def _estimate(
         added, groups = (2 if device.type == "cpu" else 1) * trained, devices // shard
         sent = (shard - 1) / shard * (read + added) + 2 * (groups - 1) / groups * trained / shard
     return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
-
-
-# --- time
 
 
 # Operations per second in bfloat16 without sparsity, as the makers state them, by a part of the device's name.

@@ -46,6 +46,9 @@ def check_type(name: str, value: object, kind: object) -> None:
     allowed, words = _KINDS[base]
     if isinstance(value, bool) or not isinstance(value, allowed):
         raise TypeError(f"{name} is {value!r:.80}: it must be {words}{', or None' if optional else ''}")
+    for entry in value.items() if isinstance(value, Mapping) else ():
+        for part, number in zip(("a place", "a token"), entry):
+            check_type(f"{part} of {name}", number, "int")
 
 
 def list_texts(name: str, value: object) -> list[str]:
@@ -108,13 +111,6 @@ class SampleRequest(SampleChoices):
     """text that every sample ends with: the model fills in what is between."""
     keep: Mapping[int, int] = field(default_factory=dict)
     """tokens that stay at their positions."""
-
-    def __post_init__(self) -> None:
-        """Refuse a field of another kind, also inside of ``keep``."""
-        super().__post_init__()
-        for entry in self.keep.items() if isinstance(self.keep, Mapping) else ():
-            for name, number in zip(("a place of keep", "a token of keep"), entry):
-                check_type(name, number, "int")
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,9 @@ class Outline:
             with uninitialised():
                 self.network = recipe.method.network(recipe.backbone, replace(vocabulary, counts=None))
         except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"the network of {recipe.name} cannot be built ({reason}): make the backbone smaller"
-            ) from None
-        self.parameters = _count_parameters(self.network)
+            why = f"cannot be built ({str(error).splitlines()[0]}): make the backbone smaller"
+            raise ValueError(f"the network of {recipe.name} {why}") from None
+        self.parameters = sum(value.numel() for value in self.network.parameters())
 
     def shapes(self, adapters: bool = False) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the weights; with ``adapters`` as a training has them, if the recipe trains adapters."""
@@ -101,63 +99,38 @@ class Outline:
         needed = sum(self.count_bytes()) + (self.parameters * _FLOAT if recipe.distillation is not None else 0)
         if layout is None:
             layout = layout_of(recipe.parallel, job(), torch.device(device), needed, there)
-        weights = needed // layout.divided
+        weights, length = needed // layout.divided, recipe.data.length
         batch = min(settings.micro_batch or settings.batch_size, -(-settings.batch_size // job().size))
-        rows = f"{batch:,} x {recipe.data.length:,} tokens at a time"
-        _check(
-            f"training {recipe.name} ({self.parameters:,} parameters, {rows})",
-            weights,
-            _vector_bytes(self.network, batch * recipe.data.length),
-            there,
-            "take a smaller backbone" if weights > there else "set training.micro_batch lower",
-        )
+        size = f"{self.parameters:,} parameters, {batch:,} x {length:,} tokens at a time"
+        remedy = "take a smaller backbone" if weights > there else "set training.micro_batch lower"
+        _check(f"training {recipe.name} ({size})", self.network, weights, batch * length, there, remedy)
         return layout
 
     def check(self, device: torch.device) -> None:
         """Refuse a network whose weights do not fit into memory."""
-        what = f"a network of {self.parameters:,} parameters"
-        _check(what, self.parameters * _FLOAT, 0, _find_memory(device), "take a smaller model")
+        what, weights = f"a network of {self.parameters:,} parameters", self.parameters * _FLOAT
+        _check(what, self.network, weights, 0, _find_memory(device), "take a smaller model")
 
 
 def describe(recipe: Recipe) -> str:
     """The resolved recipe as JSON, its parameters and the memory that they need."""
     vocabulary = expected_vocabulary(recipe)
     outline = Outline(recipe, vocabulary)
-    words, (learnt, average) = outline.describe_trained(), outline.count_bytes()
-    return "\n".join(
-        [
-            dumps(to_json(recipe), indent=2),
-            f"{outline.parameters:,} parameters for a vocabulary of {vocabulary.num_tokens:,} tokens",
-            *([] if words is None else [words]),
-            f"{learnt / 2**20:,.0f} MiB for weights, gradients and AdamW's moments, {average / 2**20:,.0f} MiB for the "
-            "average",
-        ]
+    learnt, average = (f"{count / 2**20:,.0f} MiB" for count in outline.count_bytes())
+    lines = (
+        dumps(to_json(recipe), indent=2),
+        f"{outline.parameters:,} parameters for a vocabulary of {vocabulary.num_tokens:,} tokens",
+        outline.describe_trained(),
+        f"{learnt} for weights, gradients and AdamW's moments, {average} for the average",
     )
-
-
-# --- memory
-
-
-def _count_parameters(network: nn.Module) -> int:
-    """The number of weights of a network."""
-    return sum(value.numel() for value in network.parameters())
+    return "\n".join(filter(None, lines))
 
 
 def check_sampling(network: nn.Module, batch: int, length: int, device: torch.device) -> None:
     """Refuse samples whose vectors do not fit into memory."""
-    _check(
-        f"sampling {batch:,} sequences of {length:,} tokens at a time",
-        _count_parameters(network) * _FLOAT,
-        _vector_bytes(network, batch * length),
-        _find_memory(device),
-        "take a smaller length or batch size",
-    )
-
-
-def _vector_bytes(network: nn.Module, positions: int) -> int:
-    """The bytes of two vectors for each position."""
-    width = max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
-    return 2 * _FLOAT * positions * width
+    what = f"sampling {batch:,} sequences of {length:,} tokens at a time"
+    weights = sum(value.numel() for value in network.parameters()) * _FLOAT
+    _check(what, network, weights, batch * length, _find_memory(device), "take a smaller length or batch size")
 
 
 def _find_memory(device: torch.device) -> int:
@@ -173,19 +146,16 @@ def _find_memory(device: torch.device) -> int:
     return min(limits, default=1 << 62) // job().local_size
 
 
-def _check(what: str, weights: int, vectors: int, there: int, remedy: str) -> None:
-    """Refuse what needs more bytes for weights and vectors than are ``there``; the message says what would fit."""
+def _check(what: str, network: nn.Module, weights: int, positions: int, there: int, remedy: str) -> None:
+    """Refuse what needs more bytes than are ``there``, for weights and two vectors for each position of a batch.
+
+    The message says what would fit.
+    """
+    width = max((part.head.in_features for part in network.modules() if isinstance(part, Network)), default=1)
+    vectors = 2 * _FLOAT * positions * width
     if weights + vectors > there:
         share = max(0, there - weights) / vectors if vectors else 0.0
         fits = f"; {share:.2g} of the batch would fit" if 0 < share < 1 else ""
-        needed, present = (_in_words(count) for count in (weights + vectors, there))
+        sizes = (weights + vectors, there)
+        needed, present = (f"{n / 2**30:,.1f} GiB" if n >= 1 << 30 else f"{n / 2**20:,.1f} MiB" for n in sizes)
         raise ValueError(f"{what} needs at least {needed} of memory, and there are {present}{fits}: {remedy}")
-
-
-def _in_words(count: int) -> str:
-    """A number of bytes.
-
-    >>> _in_words(3 << 29), _in_words(5 << 20)
-    ('1.5 GiB', '5.0 MiB')
-    """
-    return f"{count / 2**30:,.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:,.1f} MiB"

@@ -37,6 +37,8 @@ from duality.training.adapters import merge_adapters
 from duality.training.checkpoint import Shapes, Tensors
 from duality.training.loop import load_weights
 
+Weights = Literal["ema", "model"]  # averaged, or raw
+
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _LISTED = 40  # names of tensors in a message
 _AGAIN = "fetch the folder again"
@@ -46,12 +48,12 @@ _AGAIN = "fetch the folder again"
 class Origin:
     """Where weights came from: a folder or ``hf:owner/name``, the commit there, and the sha256 of their file.
 
-    ``weights`` are averaged ("ema") or raw ("model"). ``folder`` is where the files are on this machine.
+    ``folder`` is where the files are on this machine.
     """
 
     place: str
     sha256: str
-    weights: Literal["ema", "model"]
+    weights: Weights
     folder: Path
     commit: str | None = None
 
@@ -136,9 +138,6 @@ class TrainedModel:
         return Guided(self.denoiser, number, guidance)  # which refuses a model without a belief
 
 
-# --- reading one
-
-
 def network(
     recipe: Recipe, vocabulary: Vocabulary, device: torch.device | str = "cpu", weights: Tensors | None = None
 ) -> nn.Module:
@@ -151,22 +150,15 @@ def network(
         made = recipe.method.network(recipe.backbone, vocabulary).to(device)
     if weights is None:
         return made
-    odd = [name for name, value in weights.items() if not value.isfinite().all()]
-    if odd:
-        raise ValueError(
-            f"weights are not finite ({', '.join(odd[:_LISTED])}): take an older checkpoint, or train again"
-        )
+    if odd := [name for name, value in weights.items() if not value.isfinite().all()]:
+        names = ", ".join(odd[:_LISTED])
+        raise ValueError(f"weights are not finite ({names}): take an older checkpoint, or train again")
     load_weights(made, weights)
     return made.requires_grad_(False)
 
 
 def read_model(
-    source: ModelSource,
-    report: Reporter,
-    weights: Literal["ema", "model"],
-    round: int | None,
-    step: int | None,
-    device: torch.device,
+    source: ModelSource, report: Reporter, weights: Weights, round: int | None, step: int | None, device: torch.device
 ) -> TrainedModel:
     """The model of a run, or one that is alone in a folder; ``load`` has the arguments."""
     if weights not in ("ema", "model"):
@@ -179,16 +171,13 @@ def read_model(
             raise ValueError(
                 f"{source.place} is a model alone: it has neither rounds nor other steps than its own; leave them out"
             )
-        config = package.PretrainedConfig.read(folder)
-        if config.weights != weights:
-            raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
-        return _read_pretrained(source, config, device)
+        return _read_pretrained(source, weights, device)
     recipe, names = folders.read_recipe(folder), tuple(folders.read_identity(folder)["labels"])
     tokenizer = folders.read_tokenizer(folder)
-    if round is not None:
-        path: Path | None = _find_round(folder, recipe, round, groups)
-    else:
+    if round is None:
         path = checkpoint.newest_intact(folder / "checkpoints", report, groups, step)
+    else:
+        path = _find_round(folder, recipe, round, groups)
     if path is None:
         raise ValueError(
             f"{folder} has no checkpoint yet: train it first (duality train {recipe.name} --out {folder} --resume)"
@@ -205,21 +194,23 @@ def read_model(
 
 def _find_round(folder: Path, recipe: Recipe, number: int, groups: Sequence[str]) -> Path:
     """The checkpoint of the weights after round ``number``, whose ``groups`` of tensors are intact."""
-    there = folders.list_rounds(folder, recipe)
     if recipe.distillation is None:
         raise ValueError(f"{folder} is no distillation: it has no rounds; leave the round out")
+    there = folders.list_rounds(folder, recipe)
     if number not in there:
         raise ValueError(f"{folder} has no round {number}: there are {', '.join(map(str, there))}")
     path = folder / folders.ROUNDS / f"step-{number * recipe.distillation.round_steps:08d}"
-    problem = checkpoint.damage(path, groups)
-    if problem is not None:
+    if problem := checkpoint.damage(path, groups):
         raise ValueError(f"{path} is damaged ({problem}): restore it from a backup, or look at another round")
     return path
 
 
-def _read_pretrained(source: ModelSource, config: PretrainedConfig, device: torch.device) -> TrainedModel:
+def _read_pretrained(source: ModelSource, weights: Weights, device: torch.device) -> TrainedModel:
     """A model that is alone in a folder."""
-    folder, tokenizer = source.folder, folders.read_tokenizer(source.folder)
+    folder, config = source.folder, PretrainedConfig.read(source.folder)
+    if config.weights != weights:
+        raise ValueError(f"{source.place} has the weights {config.weights!r} alone, and {weights!r} were asked for")
+    tokenizer, path = folders.read_tokenizer(folder), folder / package.WEIGHTS
     found = (tokenizer.vocab_size, tokenizer.fingerprint)
     if found != (config.num_tokens, config.tokenizer_sha256):
         raise ValueError(
@@ -227,7 +218,6 @@ def _read_pretrained(source: ModelSource, config: PretrainedConfig, device: torc
             f"{config.tokenizer_sha256[:12]}), but {folder / package.TOKENIZER} has {found[0]} "
             f"({found[1][:12]}): put back the file that belongs to it"
         )
-    path = folder / package.WEIGHTS
     if not path.is_file():
         raise ValueError(f"{source.place} has no {path.name}: {_AGAIN}")
     vocabulary = Vocabulary(config.num_tokens, len(config.label_names))
@@ -240,7 +230,7 @@ def _read_pretrained(source: ModelSource, config: PretrainedConfig, device: torc
     outline.check(device)
     made = network(config.recipe, vocabulary, device, tensors)
     place = source.place if source.commit else str(folder.resolve())
-    origin = Origin(place, digest, config.weights, folder, source.commit)
+    origin = Origin(place, digest, weights, folder, source.commit)
     return TrainedModel(config.recipe, config.step, made, tokenizer, config.label_names, origin)
 
 
@@ -249,18 +239,18 @@ def _check_tensors(path: Path, expected: Shapes) -> None:
     try:
         with safe_open(path, framework="pt") as content:
             slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
-            found = {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
+            found = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in sorted(slices.items())}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no valid safetensors file ({error}): {_AGAIN}") from None
-    both = sorted(found.keys() & expected.keys())
+    both = {name: (*facts, expected[name]) for name, facts in found.items() if name in expected}
     problems = {
         "missing": sorted(expected.keys() - found.keys()),
         "unknown": sorted(found.keys() - expected.keys()),
         "of another shape": [
-            f"{name} {found[name][0]} instead of {expected[name]}" for name in both if found[name][0] != expected[name]
+            f"{name} {own} instead of {wanted}" for name, (own, _, wanted) in both.items() if own != wanted
         ],
         "no numbers that weights can be": [
-            f"{name} {found[name][1]}" for name in both if found[name][1] not in _FLOATS
+            f"{name} {kind}" for name, (_, kind, _) in both.items() if kind not in _FLOATS
         ],
     }
     words = []
