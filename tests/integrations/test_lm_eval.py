@@ -21,7 +21,7 @@ from support.runs import ROOT, small_recipe
 import duality
 from duality.models.model import Model, load
 from duality.models.requests import ScoreRequest
-from duality.models.sampling import write_around
+from duality.models.sampling import Row, write_samples
 from duality.models.scoring import Passage, Window
 
 pytest.importorskip("lm_eval", reason="the harness is not installed: pip install 'diffusion-duality[eval]'")
@@ -203,27 +203,27 @@ def requests_of(*pairs: tuple[str, dict[str, Any]]) -> list[Any]:
 @pytest.mark.parametrize("name", ["ar-laptop", "mdlm-laptop", "sedd-absorb-laptop"])
 def test_a_long_generation_is_written_in_parts(place: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More tokens than the model's length, behind a context that is longer: each part follows the one before."""
-    from duality.integrations import lm_eval as adapter
+    from duality.integrations.lm_eval import DualityLM
 
     text, wanted = "You may reproduce " * 5, 70
-    lm = adapter.DualityLM(str(place.runs[name]), device="cpu")
-    row, before = lm.model.tokenizer.encode(text).tolist(), len(text)
+    lm = DualityLM(str(place.runs[name]), device="cpu")
+    whole, before = lm.model.tokenizer.encode(text).tolist(), len(text)
 
-    def spy(model: Model, request: Any, known: Any, *rest: Any) -> Any:
-        held = len(known) - known.count(None)
-        assert LENGTH // 2 <= len(known) <= LENGTH
-        assert known[:held] == row[len(row) - held :]  # what stands directly before it
-        (sample,) = write_around(model, request, known, *rest)
-        assert sample.tokens[:held] == row[len(row) - held :]
+    def spy(model: Model, request: Any, *, row: Row) -> Any:
+        held = len(row) - row.count(None)
+        assert LENGTH // 2 <= len(row) <= LENGTH
+        assert row[:held] == whole[len(whole) - held :]  # what stands directly before it
+        (sample,) = write_samples(model, request, row=row)
+        assert sample.tokens[:held] == whole[len(whole) - held :]
         # end-of-text and bytes that are no text would end the generation, or hide how many there are
         made = [token if token < 128 else 65 for token in sample.tokens[held:]]
-        row.extend(made)
+        whole.extend(made)
         return [replace(sample, tokens=sample.tokens[:held] + made)]
 
-    monkeypatch.setattr(adapter, "write_around", spy)
+    monkeypatch.setattr(Model, "write", spy)
     (found,) = lm.generate_until(requests_of((text, {"max_gen_toks": wanted, "until": []})), disable_tqdm=True)
     assert len(found) == wanted
-    assert found == lm.model.tokenizer.decode(row[before:])
+    assert found == lm.model.tokenizer.decode(whole[before:])
 
 
 def test_a_text_ends_before_the_first_stop_string() -> None:

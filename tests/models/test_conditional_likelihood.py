@@ -25,6 +25,7 @@ from support.oracles import (
     law_of,
 )
 from support.runs import ROOT, small_recipe
+from support.toy_model import toy_model
 from torch import Tensor
 
 import duality
@@ -52,9 +53,8 @@ SEQUENCES = torch.tensor([[0, 0, 0], [0, 1, 2], [2, 1, 1]])
 def measured(denoiser: AnyDenoiser, measure: Measure, x: Tensor, known: int, num_draws: int = 2048) -> TextLikelihood:
     """The likelihood of the tokens x behind the first ``known`` ones."""
     row = Passage(x[known:].numpy(), x[:known].numpy())
-    (draws,) = measure_tokens(
-        denoiser, measure, [row], len(x), ScoreRequest(num_draws, batch_size=1024), torch.device("cpu")
-    )
+    model = toy_model(denoiser, measure, len(x))
+    (draws,) = measure_tokens(model, [row], ScoreRequest(num_draws, batch_size=1024))
     return TextLikelihood.of(draws, measure.kind)
 
 

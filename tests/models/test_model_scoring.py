@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.runs import small_recipe
+from support.toy_model import toy_model
 from torch import Tensor, nn
 
 import duality
@@ -160,14 +161,8 @@ class Recorded:
 
 def times_and_nats(seed: int, num_draws: int = 8) -> tuple[list[float], Tensor]:
     measure = Recorded([])
-    (nats,) = measure_tokens(
-        nn.Identity(),
-        measure,
-        [Passage(np.arange(6), seed=seed)],
-        length=4,
-        request=ScoreRequest(num_draws),
-        device=torch.device("cpu"),
-    )
+    model = toy_model(nn.Identity(), measure, length=4)
+    (nats,) = measure_tokens(model, [Passage(np.arange(6), seed=seed)], ScoreRequest(num_draws))
     return measure.times, nats
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from support.runs import small_recipe
 
 import duality
+from duality.models.likelihood import LikelihoodOptions, likelihood
 from duality.models.model import Model
 from duality.models.requests import (
     ChoiceOptions,
@@ -22,6 +25,7 @@ from duality.models.requests import (
     ScoreOptions,
     ScoreRequest,
 )
+from duality.samplers.generate import GenerateOptions, generate
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,16 @@ def test_the_keywords_are_the_fields_of_the_request(request_type: type, options:
     found = {each.name: each.type for each in fields(request_type) if each.name not in positional}
     own = {name: kind.__forward_arg__ for name, kind in options.__annotations__.items()}
     assert own == found
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "own"),
+    [(likelihood, LikelihoodOptions, set()), (generate, GenerateOptions, {"num", "length", "steps", "each"})],
+)
+def test_the_keywords_are_those_of_the_function(function: Callable[..., Any], options: type, own: set[str]) -> None:
+    keywords = [each for each in signature(function).parameters.values() if each.kind == Parameter.KEYWORD_ONLY]
+    found = {each.name: each.annotation for each in keywords if each.name not in own}
+    assert {name: kind.__forward_arg__ for name, kind in options.__annotations__.items()} == found
 
 
 def test_requests_do_not_import_torch() -> None:

@@ -35,8 +35,8 @@ from tqdm import tqdm
 from duality.denoisers.wrapping import unwrap
 from duality.integrations.greedy import greedy
 from duality.models.model import load
-from duality.models.requests import SampleChoices, ScoreRequest
-from duality.models.sampling import Row, write_around
+from duality.models.requests import SampleRequest, ScoreRequest
+from duality.models.sampling import Row
 from duality.models.scoring import Passage, TextLikelihood
 from duality.protocols import Tail, VectorDenoiser
 from duality.tokenizers.tokenizer import text_before_end
@@ -108,7 +108,7 @@ class DualityLM(LM):
         self.draws, self.batch_size = _whole_number("draws", draws, 8), _whole_number("batch_size", batch_size, 32)
         self.max_gen_toks = _whole_number("max_gen_toks", max_gen_toks, 256)
         self.seed, self.label = seed, label
-        self.choices = SampleChoices(
+        self.choices = SampleRequest(
             1, steps, sampler, tail=tail, top_p=float(top_p), temperature=temperature, label=label, batch_size=1
         )
         self.autoregressive = self.model.measure.kind == "exact"
@@ -218,7 +218,7 @@ class DualityLM(LM):
             known = (before + made)[max(0, len(before) + len(made) + size - length) :]
             choices = replace(how, seed=_noise_seed(self.seed, context, str(len(made))))
             row: Row = [*known, *[None] * size]
-            (sample,) = write_around(self.model, choices, row)
+            (sample,) = self.model.write(choices, row=row)
             made += sample.tokens[len(known) :]
             text = text_before_end(tokenizer, made)
             if tokenizer.separator in made or _before_stop(text, stops) != text:

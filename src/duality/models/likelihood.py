@@ -24,11 +24,13 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from duality.data.packing import Sequences
+from duality.data.store import TokenStore
 from duality.denoisers.conditioning import with_labels
 from duality.noise import Noise, stratified_times
 from duality.protocols import AnyDenoiser, Kind, Measure
@@ -86,26 +88,33 @@ class Likelihood:
         """Bits for each character of the text."""
         return self.nats_per_token / math.log(2) / self.characters_per_token
 
-    @property
-    def symbol(self) -> str:
-        """How the number relates to the model's own perplexity: a bound on it, equal to it, or a pseudo-perplexity."""
-        return {"bound": "PPL <=", "exact": "PPL =", "pseudo-likelihood": "pseudo-PPL"}[self.kind]
-
     def lines(self) -> list[str]:
         """The result in words."""
-        scale = math.log(2)
+        # how the number relates to the model's own perplexity: a bound on it, equal to it, or a pseudo-perplexity
+        symbol = {"bound": "PPL <=", "exact": "PPL =", "pseudo-likelihood": "pseudo-PPL"}[self.kind]
+        error = self.stderr / math.log(2)  # in bits
         paid = f"of these, {self.padding:.4f} are paid for the end-of-text tokens after a document's end"
         return [
-            f"{self.symbol} {self.perplexity:.2f} ± {self.perplexity_stderr:.2f}   ({self.kind}, per token)",
+            f"{symbol} {self.perplexity:.2f} ± {self.perplexity_stderr:.2f}   ({self.kind}, per token)",
             f"nats per token      {self.nats_per_token:.4f} ± {self.stderr:.4f}"
             f"   = diffusion {self.diffusion:.4f} + prior {self.prior:.2e} + reconstruction {self.reconstruction:.2e}",
             *([f"                    {paid} ({self.num_padding} of them)"] if self.num_padding else []),
-            f"bits per byte       {self.bits_per_byte:.4f} ± {self.stderr / scale / self.bytes_per_token:.4f}",
-            f"bits per character  {self.bits_per_character:.4f}"
-            f" ± {self.stderr / scale / self.characters_per_token:.4f}",
+            f"bits per byte       {self.bits_per_byte:.4f} ± {error / self.bytes_per_token:.4f}",
+            f"bits per character  {self.bits_per_character:.4f} ± {error / self.characters_per_token:.4f}",
             f"over {self.num_tokens} tokens in {self.num_sequences} sequences, "
             f"{self.num_draws} draw{'s' if self.num_draws > 1 else ''} of time and noise each",
         ]
+
+
+class LikelihoodOptions(TypedDict, total=False):
+    """How ``likelihood`` measures, as keywords."""
+
+    num_draws: int
+    limit: int | None
+    batch_size: int
+    seed: int
+    device: torch.device | str
+    advance: Callable[[int], None]
 
 
 @torch.no_grad()
@@ -154,36 +163,21 @@ def likelihood(
                 padding[index] += torch.where(paid & ~real, nats.double(), 0.0).sum(-1).cpu() / num_draws
         advance(min(place.size * batch_size, count - start))
     place.sum_(parts, padding, tokens, num_padding)
-    share = float(padding.sum() / tokens.sum()), int(num_padding.sum())
-    return _summarise(parts[offsets.argsort()], tokens[offsets.argsort()], share, sequences, num_draws, measure.kind)
+    share, order = (float(padding.sum() / tokens.sum()), int(num_padding.sum())), offsets.argsort()
+    return _summarise(parts[order], tokens[order], share, sequences.store, num_draws, measure.kind)
 
 
 def _summarise(
-    parts: Tensor, tokens: Tensor, padding: tuple[float, int], sequences: Sequences, num_draws: int, kind: Kind
+    parts: Tensor, tokens: Tensor, padding: tuple[float, int], store: TokenStore, num_draws: int, kind: Kind
 ) -> Likelihood:
     """Totals and their error; ``parts`` and ``tokens`` are in the order of the sequences' times."""
-    total = tokens.sum()
+    total, count = tokens.sum(), len(tokens)
     diffusion, prior, reconstruction = (parts.sum(0) / total).tolist()
     rate = diffusion + prior + reconstruction
-    count = len(tokens)
     steps = (parts.sum(1) - rate * tokens).diff()
     variance = float((steps**2).mean()) / 2 * count if count > 1 else math.inf
-    store = sequences.store
-    return Likelihood(
-        nats_per_token=rate,
-        stderr=math.sqrt(variance) / float(total),
-        diffusion=diffusion,
-        prior=prior,
-        reconstruction=reconstruction,
-        num_tokens=int(total),
-        num_sequences=count,
-        num_draws=num_draws,
-        kind=kind,
-        bytes_per_token=store.num_bytes / len(store),
-        characters_per_token=store.num_characters / len(store),
-        padding=padding[0],
-        num_padding=padding[1],
-    )
+    facts = math.sqrt(variance) / float(total), diffusion, prior, reconstruction, int(total), count, num_draws, kind
+    return Likelihood(rate, *facts, store.num_bytes / len(store), store.num_characters / len(store), *padding)
 
 
 def hash_weights(network: nn.Module, headers: bool = False) -> str:

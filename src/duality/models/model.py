@@ -13,9 +13,9 @@ asked for in the same call. Nothing is printed unless ``report`` prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -27,21 +27,22 @@ from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, hash_weights, likelihood
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest, check_type, list_texts
-from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, known_tokens, with_memo, write_around
+from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, with_memo, write_samples
 from duality.models.scoring import Passage, TextLikelihood, TokenSurprisal, measure_tokens
-from duality.models.trained import TrainedModel, read_model
+from duality.models.trained import TrainedModel, Weights, read_model
 from duality.models.trained import network as network
-from duality.protocols import Denoiser, Grid, Sampler, Score, Tail
+from duality.protocols import Denoiser, Sampler, Score
 from duality.ranks import job
 from duality.recipes.catalogue import to_json
 from duality.samplers.generate import generate
-from duality.samplers.grids import LINEAR
 from duality.training.settings import device_named
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from duality.models.likelihood import LikelihoodOptions
     from duality.models.requests import ChoiceOptions, SampleOptions, ScoreOptions
+    from duality.samplers.generate import GenerateOptions
 
 
 class Model(TrainedModel):
@@ -55,15 +56,8 @@ class Model(TrainedModel):
 
     # --- writing
 
-    def write(
-        self,
-        request: SampleRequest | FillRequest,
-        watch: Watch | None = None,
-        each: SampleWatch | None = None,
-        wrap: Wrap | None = None,
-    ) -> list[Sample]:
-        """The samples of a request; ``sample`` and ``fill`` are the same from keywords."""
-        return write_around(self, request, known_tokens(self, request), watch, each, wrap)
+    write = write_samples
+    """The samples of a request; ``sample`` and ``fill`` are the same from keywords."""
 
     def sample(
         self,
@@ -119,58 +113,23 @@ class Model(TrainedModel):
         *,
         num: int,
         length: int,
-        seed: int = 0,
-        tail: Tail = "ancestral",
-        grid: Grid = LINEAR,
-        batch_size: int = 64,
-        device: torch.device | str | None = None,
-        watch: Watch | None = None,
+        **options: Unpack[GenerateOptions],
     ) -> Tensor:
         """Tokens (num, length), from parts instead of names: a sampler, a grid, and ``wrap`` around the denoiser."""
-        chosen = self.sampler if sampler is None else sampler
-        return generate(
-            with_memo(self.denoiser if wrap is None else wrap(self.denoiser)),
-            self.schedule,
-            chosen,
-            num=num,
-            length=length,
-            steps=chosen.steps(length) if steps is None else steps,
-            seed=seed,
-            tail=tail,
-            grid=grid,
-            batch_size=batch_size,
-            device=self.device if device is None else device,
-            watch=watch,
-        )
+        chosen, options["device"] = sampler or self.sampler, options.get("device") or self.device
+        steps = chosen.steps(length) if steps is None else steps
+        denoiser = with_memo(self.denoiser if wrap is None else wrap(self.denoiser))
+        return generate(denoiser, self.schedule, chosen, num=num, length=length, steps=steps, **options)
 
     # --- measuring
 
-    def likelihood(
-        self,
-        sequences: Sequences,
-        *,
-        num_draws: int = 1,
-        limit: int | None = None,
-        batch_size: int = 32,
-        seed: int = 0,
-        device: torch.device | str | None = None,
-        advance: Callable[[int], None] = lambda count: None,
-    ) -> Likelihood:
+    def likelihood(self, sequences: Sequences, **options: Unpack[LikelihoodOptions]) -> Likelihood:
         """Nats per token of the sequences of a store, by the method's own measure: what perplexity is computed from.
 
         ``runs.corpus.sequences_of_run`` gives sequences as the model was trained on them.
         """
-        return likelihood(
-            self.denoiser,
-            self.measure,
-            sequences,
-            num_draws=num_draws,
-            limit=limit,
-            batch_size=batch_size,
-            seed=seed,
-            device=self.device if device is None else device,
-            advance=advance,
-        )
+        options["device"] = options.get("device") or self.device
+        return likelihood(self.denoiser, self.measure, sequences, **options)
 
     @overload
     def log_likelihood(  # type: ignore[overload-overlap]  # a str is a sequence of str, and comes first
@@ -205,7 +164,7 @@ class Model(TrainedModel):
 
     def score(self, rows: Sequence[Passage], request: ScoreRequest) -> list[TextLikelihood]:
         """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
-        return [TextLikelihood.of(draws, self.measure.kind) for draws in self._token_nats(rows, request)]
+        return [TextLikelihood.of(draws, self.measure.kind) for draws in measure_tokens(self, rows, request)]
 
     def surprisal(self, text: str, **options: Unpack[ScoreOptions]) -> list[TokenSurprisal]:
         """The nats of each token of a text, in 16 draws if ``num_draws`` says no other number.
@@ -219,12 +178,8 @@ class Model(TrainedModel):
         options.setdefault("num_draws", 16)
         request = ScoreRequest(**options)
         row = Passage(self.tokenizer.encode(text), seed=request.seed)
-        (draws,) = self._token_nats([row], request)
+        (draws,) = measure_tokens(self, [row], request)
         return TokenSurprisal.of(self.tokenizer, row, draws, self.measure.kind)
-
-    def _token_nats(self, rows: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
-        """The nats of every token at every draw."""
-        return measure_tokens(self.with_label(request.label), self.measure, rows, self.length, request, self.device)
 
     # --- looking inside
 
@@ -249,15 +204,15 @@ class Model(TrainedModel):
                 f"tokens of shape {tuple(z.shape)} and type {z.dtype}, alpha {alpha}: give whole numbers (B, L), at "
                 "least one, and an alpha in (0, 1]"
             )
-        most = network_of(denoiser).num_states - 1 if isinstance(denoiser, (Denoiser, Score)) else int(z.max())
-        if not 0 <= int(z.min()) <= int(z.max()) <= most:
-            raise ValueError(f"tokens are {int(z.min())} to {int(z.max())}: the ids of this model are 0 to {most}")
-        level = torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
-        if isinstance(denoiser, Denoiser):
-            return belief_of(denoiser, z.long(), level).vectors
-        if isinstance(denoiser, Score):
-            return ratios_of(denoiser, z.long(), level).vectors
-        raise ValueError(f"hidden of a {type(denoiser).__name__}: it reads vectors, not tokens; use a discrete model")
+        if not isinstance(denoiser, (Denoiser, Score)):
+            name = type(denoiser).__name__
+            raise ValueError(f"hidden of a {name}: it reads vectors, not tokens; use a discrete model")
+        least, largest, most = int(z.min()), int(z.max()), network_of(denoiser).num_states - 1
+        if not 0 <= least <= largest <= most:
+            raise ValueError(f"tokens are {least} to {largest}: the ids of this model are 0 to {most}")
+        z, level = z.long(), torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
+        lazy = belief_of(denoiser, z, level) if isinstance(denoiser, Denoiser) else ratios_of(denoiser, z, level)
+        return lazy.vectors
 
     # --- keeping
 
@@ -296,7 +251,7 @@ def load(
     run: Path | str,
     report: Reporter = silent,
     device: torch.device | str = "auto",
-    weights: Literal["ema", "model"] = "ema",
+    weights: Weights = "ema",
     round: int | None = None,
     step: int | None = None,
     revision: str | None = None,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -27,7 +28,7 @@ from duality.denoisers.clamp import Clamped, ClampedScore
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.wrapping import network_of, unwrap
-from duality.models.requests import FillRequest, SampleChoices, SampleRequest
+from duality.models.requests import FillRequest, SampleRequest
 from duality.models.size import check_sampling
 from duality.models.trained import TrainedModel
 from duality.protocols import AnyDenoiser, Denoiser, Score, Tail, VectorDenoiser
@@ -40,6 +41,9 @@ Watch = Callable[[Frame], None]
 SampleWatch = Callable[["Sample"], None]
 Wrap = Callable[[AnyDenoiser], AnyDenoiser]
 Row = list[int | None]  # the tokens of a sample before it is written; None where the model writes
+_NO_TOKENS_IN_VECTORS = (
+    "it writes vectors, in which no token can be held in place; leave known text out, or sample a discrete model"
+)
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,11 @@ class Sample:
         warmth = "" if self.temperature == 1 else f", temperature {self.temperature:g}"
         return f"{self.steps} steps, {self.tail} tail{warmth}, seed {self.seed}"
 
-    def row(self, trained_steps: int, full: bool = False) -> dict[str, str | int | float | list[int]]:
+    def row(self, trained_steps: int, full: bool = False) -> dict[str, object]:
         """The sample as a JSON object, with the step of the checkpoint that wrote it; ``full`` adds the full text."""
-        made: dict[str, str | int | float | list[int]] = {"index": self.index, "seed": self.seed, "steps": self.steps}
-        made |= {"tail": self.tail, "temperature": self.temperature}
-        made |= {"trained_steps": trained_steps, "text": self.text}
-        return made | ({"full_text": self.full_text} if full else {}) | {"tokens": self.tokens}
+        how = {name: getattr(self, name) for name in ("index", "seed", "steps", "tail", "temperature")}
+        texts = {"text": self.text, "full_text": self.full_text} if full else {"text": self.text}
+        return how | {"trained_steps": trained_steps} | texts | {"tokens": self.tokens}
 
 
 def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> Row:
@@ -83,10 +86,10 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> R
     Tokens behind those that the model writes, of a suffix or after a blank, need a model that can look ahead.
     """
     tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
-    if isinstance(request, FillRequest):
-        what = "fill"
-    else:
-        what = "suffix" if request.suffix else "keep" if request.keep else ""
+    check_length = partial(check_sampling, model.denoiser, batch, device=model.device)
+    what = (
+        "fill" if isinstance(request, FillRequest) else "suffix" if request.suffix else "keep" if request.keep else ""
+    )
     if what and isinstance(unwrap(model.denoiser), VectorDenoiser):
         raise ValueError(f"{what} with a Gaussian model: {_NO_TOKENS_IN_VECTORS}")
     if what and network_of(model.denoiser).causal:
@@ -94,10 +97,6 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> R
             f"{what} with an autoregressive model: it writes from left to right and cannot look ahead; use a prompt "
             "only, or sample a diffusion model"
         )
-
-    def check_length(length: int) -> None:
-        check_sampling(model.denoiser, batch, length, model.device)
-
     if isinstance(request, FillRequest):
         return row_with_blanks(tokenizer, request.text, request.blank, request.tokens_per_blank, check_length)
     length = model.length if request.length is None else request.length
@@ -125,36 +124,34 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> R
     return row
 
 
-def write_around(
+def write_samples(
     model: TrainedModel,
-    choices: SampleChoices,
-    row: Row,
+    request: SampleRequest | FillRequest,
     watch: Watch | None = None,
     each: SampleWatch | None = None,
     wrap: Wrap | None = None,
+    row: Row | None = None,
 ) -> list[Sample]:
-    """The samples around the known tokens of a row; ``each`` gets every one as soon as its batch is written.
+    """The samples of a request, around its known tokens, or those of a ``row`` in their place.
 
-    What was not chosen (None) is as the recipe says.
+    ``each`` gets every sample as soon as its batch is written. What was not chosen (None) is as the recipe says.
     """
+    row = known_tokens(model, request) if row is None else row
     settings = dict(vars(model.recipe.generation))
-    if choices.sampler not in (None, settings["sampler"]):
+    if request.sampler not in (None, settings["sampler"]):
         settings["steps"] = None  # another sampler than the recipe's has its own number of steps
-    settings |= {name: chosen for name in settings if (chosen := getattr(choices, name)) is not None}
+    settings |= {name: chosen for name in settings if (chosen := getattr(request, name)) is not None}
     how = Generation(**settings)
-    sampler = model.named_sampler(how.sampler, choices.eta)
+    sampler = model.named_sampler(how.sampler, request.eta)
     steps = sampler.steps(len(row)) if how.steps is None else how.steps
-    denoiser = transform(model.with_label(choices.label, choices.guidance), choices.top_p, how.temperature)
-    end = _end_of_known(row)
-    if end:
-        denoiser = _with_known(denoiser, row, model)
-    denoiser = with_memo(denoiser)
-    samples: list[Sample] = []
+    denoiser = transform(model.with_label(request.label, request.guidance), request.top_p, how.temperature)
+    end, samples = _end_of_known(row), list[Sample]()
+    denoiser = with_memo(_with_known(denoiser, row, model) if end else denoiser)
 
     def keep(batch: torch.Tensor) -> None:
         for tokens in batch.tolist():
             text, full_text = text_before_end(model.tokenizer, tokens, end), model.tokenizer.decode(tokens)
-            sample = Sample(text, full_text, tokens, len(samples), choices.seed, steps, how.tail, how.temperature)
+            sample = Sample(text, full_text, tokens, len(samples), request.seed, steps, how.tail, how.temperature)
             samples.append(sample)
             if each is not None:
                 each(sample)
@@ -164,12 +161,12 @@ def write_around(
         model.schedule,
         sampler,
         steps=steps,
-        num=choices.num,
+        num=request.num,
         length=len(row),
-        seed=choices.seed,
+        seed=request.seed,
         tail=how.tail,
-        grid=grid_named(choices.grid, how.sampler),
-        batch_size=choices.batch_size,
+        grid=grid_named(request.grid, how.sampler),
+        batch_size=request.batch_size,
         device=model.device,
         watch=watch,
         each=keep,
@@ -178,10 +175,6 @@ def write_around(
 
 
 # --- known tokens
-
-_NO_TOKENS_IN_VECTORS = (
-    "it writes vectors, in which no token can be held in place; leave known text out, or sample a discrete model"
-)
 
 
 def _end_of_known(row: Row) -> int:
@@ -206,12 +199,12 @@ def row_with_blanks(
     if tokens_per_blank is not None and tokens_per_blank < 1:
         raise ValueError(f"tokens_per_blank is {tokens_per_blank}: a blank has at least 1 token")
     parts = text.split(blank)
-    first, *others = [tokenizer.encode(part).tolist() for part in parts]
-    words = sum(len(part.split()) for part in parts)
+    first, *others = rows = [tokenizer.encode(part).tolist() for part in parts]
+    known, words = sum(map(len, rows)), sum(len(part.split()) for part in parts)
     if tokens_per_blank is None and not words:
         raise ValueError("the text has no word beside its blanks that shows how long a blank is: give tokens_per_blank")
-    count = tokens_per_blank or -(-sum(map(len, (first, *others))) // words)
-    check_length(len(first) + sum(count + len(ids) for ids in others))
+    count = tokens_per_blank or -(-known // words)
+    check_length(known + count * len(others))
     return [*first, *(token for ids in others for token in (*[None] * count, *ids))]
 
 
@@ -219,15 +212,11 @@ def _with_known(denoiser: AnyDenoiser, row: Row, model: TrainedModel) -> AnyDeno
     """The denoiser that is certain of the known tokens."""
     tokens = torch.tensor([0 if token is None else token for token in row], device=model.device)
     known = torch.tensor([token is not None for token in row], device=model.device)
-    process = model.recipe.method.process(model.tokenizer.vocab_size)
     if isinstance(denoiser, Denoiser):
         return Clamped(denoiser, tokens, known)
-    if isinstance(denoiser, Score) and process is not None:
-        return ClampedScore(denoiser, process, tokens, known)
+    if isinstance(denoiser, Score):
+        return ClampedScore(denoiser, model.process(), tokens, known)
     raise ValueError(f"prompt and suffix with a {type(denoiser).__name__}: {_NO_TOKENS_IN_VECTORS}")
-
-
-# --- filters and memo
 
 
 def transform(denoiser: AnyDenoiser, top_p: float = 1.0, temperature: float = 1.0) -> AnyDenoiser:

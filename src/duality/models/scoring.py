@@ -37,8 +37,9 @@ from torch import Tensor
 
 from duality.denoisers.clamp import in_context
 from duality.models.requests import ScoreRequest
+from duality.models.trained import TrainedModel
 from duality.noise import Noise
-from duality.protocols import AnyDenoiser, Kind, Measure
+from duality.protocols import Kind
 from duality.tokenizers.pieces import Pieces
 from duality.tokenizers.tokenizer import Ids, Tokenizer
 
@@ -183,14 +184,7 @@ class Window:
 
 
 @torch.no_grad()
-def measure_tokens(
-    denoiser: AnyDenoiser,
-    measure: Measure,
-    passages: Sequence[Passage],
-    length: int,
-    request: ScoreRequest,
-    device: torch.device,
-) -> list[Tensor]:
+def measure_tokens(model: TrainedModel, passages: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
     """For each passage the nats of its tokens at every draw, (D, number of tokens) float64, end terms included.
 
     Windows of one shape are measured together, each at its own draw.
@@ -200,9 +194,10 @@ def measure_tokens(
     for number, each in enumerate(passages):
         if not len(each.ids):
             raise ValueError(f"text {number} is empty: a likelihood needs at least 1 token")
+    denoiser, measure, device = model.with_label(request.label), model.measure, model.device
     count = 1 if measure.kind == "exact" else request.num_draws  # an exact measure has nothing to draw
     found = [torch.zeros(count, len(each.ids), dtype=torch.float64) for each in passages]
-    pairs = [(window, draw) for window in Window.cut(passages, length) for draw in range(count)]
+    pairs = [(window, draw) for window in Window.cut(passages, model.length) for draw in range(count)]
     for some in batch_windows(pairs, request.batch_size):
         _, with_padding, with_known = some[0][0].shape
         x, real, known = pad_windows([window for window, _ in some], device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -43,6 +43,17 @@ def levels(schedule: Schedule, steps: int, grid: Grid = LINEAR) -> Tensor:
     alphas = schedule.alpha(times)[index]
     alphas[-1] = 1.0
     return alphas
+
+
+class GenerateOptions(TypedDict, total=False):
+    """How ``generate`` goes through the steps, as keywords."""
+
+    seed: int
+    tail: Tail
+    grid: Grid
+    batch_size: int
+    device: torch.device | str
+    watch: Callable[[Frame], None] | None
 
 
 @torch.no_grad()
