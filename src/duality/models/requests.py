@@ -143,9 +143,9 @@ class ChoiceOptions(TypedDict, total=False):
     """The fields of ``SampleChoices`` but ``num``, as keywords."""
 
     steps: int | None
-    sampler: str | None
+    sampler: SamplerName | None
     eta: float | None
-    grid: str | None
+    grid: GridName | None
     tail: Tail | None
     top_p: float
     temperature: float | None
