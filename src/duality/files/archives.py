@@ -16,7 +16,7 @@ directly, from the places where pip would look (its ``find-links``, ``index-url`
     <index>/<package>/  -->  the address of <archive>  -->  <archive>, kept only if it has the pinned sha256
 
 The library pooch needs the address of a file, which only the index knows; unearth finds it, but may ask for a password
-and does not say why a place was passed over.
+and does not say why a place was passed over; httpx2 reads no ``file:`` addresses and fails where $ALL_PROXY is SOCKS.
 
 What must hold: the files returned have the pinned checksums on every use, so that a name means the same
 text on every machine; a damaged file is made again; a corpus that is in the cache needs no network; only files inside
