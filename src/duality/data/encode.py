@@ -123,11 +123,12 @@ def _work_ahead(batches: Iterable[S], work: Callable[[S], T]) -> Iterator[tuple[
 
 def _parts_of(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[_Part]:
     """The parts of all documents and their ends; for a tokenizer of the library, pieces are cut or joined first."""
+    cuttable = tokenizer.cuttable if isinstance(tokenizer, LibraryTokenizer) else None
     for document in documents:
         pieces, start = document.pieces, 0
-        if isinstance(tokenizer, LibraryTokenizer):
+        if cuttable is not None:
             cut = (part for piece in pieces for part in cut_at_borders(piece, PART_CHARACTERS))
-            pieces = cut if tokenizer.cuttable else map("".join, _group(pieces, len, JOINED_CHARACTERS))
+            pieces = cut if cuttable else map("".join, _group(pieces, len, JOINED_CHARACTERS))
         for text in pieces:
             yield _Part(document.name, start, text)
             start += len(text)

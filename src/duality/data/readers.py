@@ -263,8 +263,7 @@ def _describe_kind(value: object) -> str:
     """What a value of JSON is, in words."""
     if isinstance(value, (bool, int, float)):
         return f"a {'truth value' if isinstance(value, bool) else 'number'} ({json.dumps(value)[:24]})"
-    kinds = ((type(None), "null"), (str, "a string"), (list, "a list"))
-    return next((name for kind, name in kinds if isinstance(value, kind)), "an object")
+    return {type(None): "null", str: "a string", list: "a list"}.get(type(value), "an object")
 
 
 def _read_table(path: Path, column: str, label: str | None) -> Iterator[Record]:
