@@ -156,7 +156,7 @@ def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_is_said_about_the_hub_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code and its commands in their order, with a small hub on loopback."""
     pytest.importorskip("transformers", reason="the extra hf is not installed")
-    assert main(["train", "duo-laptop", "--out", "runs/mine", "--data", "my_text.txt", "--set", *SMALLER]) == 0
+    assert main(["train", "duo-laptop", "--out", "runs/bytes", "--data", "my_text.txt", "--set", *SMALLER]) == 0
     with hubs.serving() as hub:
         hubs.use(monkeypatch, hub.endpoint, Path("cache").resolve())
         for language, block in re.findall(r"```(bash|python)\n(.*?)```", HUB, re.DOTALL):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import re
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,21 +15,34 @@ from duality.cli import COMMANDS
 
 GUIDES = ROOT / "docs" / "guides"
 SMILES = ["CCO", "CCN", "c1ccccc1", "CC(=O)O", "C1CC1CO", "OCC(O)CO", "CC(C)CO", "C#CC1CCC(O)C1=O", "COc1cncn1", "CC=O"]
-MOLECULES = ("--data", "molecules.txt", "--set", "data.documents=lines")
+QM9 = "instead-of-qm9.txt"
+MOLECULES = ("--data", QM9, "--set", "data.documents=lines")
 
+BOOKS = "~/.cache/duality/sources/gutenberg-prose"
+NOVEL = {f"cp {BOOKS}/austen-emma.txt": ["cp $ENGLISH my_text.txt"]}
 # What is prepared by the test instead of fetched, or needs a network or GPUs: a command of duality is parsed only.
 FETCHED: dict[str, Mapping[str, list[str] | None]] = {
-    "own-data.md": {"duality data get": None, "cp ~/.cache": None},
+    "own-data.md": {"duality data get": None, **NOVEL},
     "molecules.md": {"duality data get": None},
-    "many-gpus.md": {"torchrun --standalone --nproc-per-node 8": None},
-    "released-weights.md": {"duality import hf:": None, "duality import duo.ckpt": None},
+    "many-gpus.md": {
+        "torchrun --standalone --nproc-per-node 8": None,
+        "duality data get": None,
+        **NOVEL,
+    },
+    "released-weights.md": {
+        "duality import hf:": None,
+        "duality import duo.ckpt": None,
+        "duality data get": None,
+        **NOVEL,
+        f"cp {BOOKS}/carroll-alice.txt": ["cp $ENGLISH other_text.txt"],
+    },
 }
 # Text of Python blocks that stands for time, and what it is in the test.
 SMALLER = {
     "own-data.md": {"DRAWS = 256": "DRAWS = 2", "steps=16": "steps=2"},
     "molecules.md": {"num=16": "num=2", "steps=32": "steps=2"},
     "class-conditional.md": {
-        'read_documents("qm9")': 'read_documents("molecules.txt", "lines")',
+        'read_documents("qm9")': f'read_documents("{QM9}", "lines")',
         "NUM = 128": "NUM = 4",
         "steps=16": "steps=2",
     },
@@ -42,24 +53,33 @@ RUN = ("own-data.md", "class-conditional.md", "many-gpus.md", "released-weights.
 
 
 @pytest.fixture
-def beside_data(tmp_path: Path, english: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with the data that the guides fetch, or that a reader has."""
+def empty_folder(tmp_path: Path, english: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with nothing but what stands for the corpus that the guides of molecules train on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("my_text.txt", "other_text.txt"):
-        shutil.copy(english, name)
-    for name in ("molecules.txt", "my_molecules.txt"):
-        Path(name).write_text("\n".join(SMILES * 4) + "\n", encoding="utf-8")
-    with Path("papers.csv").open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([("id", "abstract"), (1, "A text."), (2, "Another one.")])
+    monkeypatch.setenv("ENGLISH", str(english))
+    Path(QM9).write_text("\n".join(SMILES * 4) + "\n", encoding="utf-8")
 
 
 def test_every_guide_is_run() -> None:
     assert sorted(RUN) == sorted(path.name for path in GUIDES.glob("*.md"))
 
 
+def test_no_two_pages_train_into_the_same_folder() -> None:
+    """A reader who follows them one after another, in one folder, is not told that a run is there already."""
+    found: dict[str, str] = {}
+    pages = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted(GUIDES.glob("*.md"))]
+    for page in pages:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        lines = re.findall(r"^.*duality (?:train|distill|import|export) .*$", text, re.MULTILINE)
+        targets = {out for line in lines if "--resume" not in line for out in re.findall(r"--out ([\w/.-]+)", line)}
+        for out in targets:
+            assert found.setdefault(out, page.name) == page.name, f"{out} in {page.name} and {found[out]}"
+    assert len(found) > 20
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("beside_data")
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("name", RUN)
 def test_a_guide_can_be_followed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name in WITH_RDKIT:
