@@ -68,11 +68,9 @@ class Point:
     diversity: Values
 
     def __post_init__(self) -> None:
-        sizes = len(self.quality.totals), len(self.diversity.totals)
-        if sizes[0] != sizes[1]:
-            raise ValueError(
-                f"quality of {sizes[0]} samples and diversity of {sizes[1]}: both must be of the same ones"
-            )
+        one, other = len(self.quality.totals), len(self.diversity.totals)
+        if one != other:
+            raise ValueError(f"quality of {one} samples and diversity of {other}: both must be of the same ones")
 
 
 @dataclass(frozen=True)

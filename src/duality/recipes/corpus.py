@@ -10,7 +10,7 @@ have the same packing and padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from duality.data.corpus import Corpus, prepare
-from duality.data.documents import Document, find_held_out_part, has_only_lines, list_skipped, read_documents
+from duality.data.documents import find_held_out_part, has_only_lines, list_skipped, read_documents
 from duality.data.loader import Loader, MixedOrder
 from duality.data.named import PartName, shares_of
 from duality.data.packing import Sequences
@@ -72,12 +72,11 @@ def make_loader(recipe: Recipe, corpus: Corpus, folder: Path) -> Loader | Stream
         return Loader(rows(corpus.train), training.batch_size, training.seed, order)
     apart = data.split == "auto" and find_held_out_part(data.corpus, streamed=True) is not None
     part: PartName | None = "train" if apart else None
-
-    def documents(start: int) -> Iterator[Document]:
-        return read_documents(data.corpus, data.documents, data.column, part=part, start=start)
-
+    read = partial(read_documents, data.corpus, data.documents, data.column, part=part)
     sizes = {"size": data.stream, "batch_size": training.batch_size, "seed": training.seed}
-    return StreamLoader(corpus.train, documents, corpus.tokenizer, rows, folder, **sizes, eos=data.eos)
+    return StreamLoader(
+        corpus.train, lambda start: read(start=start), corpus.tokenizer, rows, folder, **sizes, eos=data.eos
+    )
 
 
 def _mix_order(data: Data, corpus: Corpus, seed: int) -> MixedOrder | None:
