@@ -78,7 +78,7 @@ class Session:
         peak = operations_per_second(self.recipe, self.device)
         evaluated = place.once(lambda: rewind_metrics(folder, first))
 
-        def write(record: StepRecord) -> bool:
+        def after_step(record: StepRecord) -> bool:
             """Write what a step calls for; whether training goes on."""
             nonlocal stopped
             if self.watch is not None:
@@ -109,7 +109,7 @@ class Session:
             if first < training.steps:
                 phase = phase_at(phases, first).name
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase}, in {folder}")
-            fit(state, batches, phases, training, write)
+            fit(state, batches, phases, training, after_step)
             place.together(self.saver.wait)
             if place.once(lambda: checkpoint.latest_step(folder / "checkpoints")) < state.step:
                 self.save()
@@ -129,13 +129,13 @@ class Session:
         """Write a checkpoint; all ranks must call it."""
         metrics = self.folder / METRICS  # a run that begins from another one has none yet
         job().once(lambda: flush_to_disk(metrics) if metrics.exists() else None)  # the log survives a loss of power
-        self.keep(self.folder / "checkpoints", None, self.recipe.training.keep)
+        self._write(self.folder / "checkpoints", None, self.recipe.training.keep)
 
     def save_round(self) -> None:
         """Keep the weights of a round that has ended; all ranks must call it."""
-        self.keep(self.folder / ROUNDS, ("model", "ema"), keep=1 << 30)
+        self._write(self.folder / ROUNDS, ("model", "ema"), keep=1 << 30)
 
-    def keep(self, folder: Path, names: Sequence[str] | None, keep: int) -> None:
+    def _write(self, folder: Path, names: Sequence[str] | None, keep: int) -> None:
         """Write these groups of tensors as the recipe says: in whole files, or in the parts of the ranks."""
         step, place, tokenizer, distillation = self.state.step, job(), self.corpus.tokenizer, self.recipe.distillation
         about: checkpoint.State = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
