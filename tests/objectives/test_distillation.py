@@ -131,7 +131,7 @@ def test_delta_doubles_at_the_border_of_a_round_as_released(golden: Path) -> Non
 def test_linear_growth_and_the_round_of_a_step() -> None:
     kind = Rounds(rounds=3, round_steps=4, delta=0.1, growth="linear")
     assert [kind.delta_of_round(number) for number in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
-    assert [kind.round_of(step) for step in (0, 1, 4, 5, 8, 9, 12)] == [1, 1, 1, 2, 2, 3, 3]
+    assert [kind.round_at(step)["round"] for step in (0, 1, 4, 5, 8, 9, 12)] == [1, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match=r"grows to 1\.6 in round 5"):
         DCD(delta=0.1)
     with pytest.raises(ValueError, match="rounds is 0"):

@@ -210,8 +210,7 @@ class TrainingPlan:
         """Refuse a teacher of another round or another delta than the recipe has at this step."""
         if (distillation := self.recipe.distillation) is None:
             return
-        number = distillation.round_of(state["step"])
-        expected = {"round": number, "delta": distillation.delta_of_round(number)}
+        expected = distillation.round_at(state["step"])
         found = {name: state.get(name) for name in expected}
         if found != expected:
             raise ValueError(

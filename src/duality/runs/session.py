@@ -140,8 +140,7 @@ class Session:
         step, place, tokenizer, distillation = self.state.step, job(), self.corpus.tokenizer, self.recipe.distillation
         about: checkpoint.State = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
         if distillation is not None:
-            number = distillation.round_of(step)
-            about |= {"round": number, "delta": distillation.delta_of_round(number)}
+            about |= distillation.round_at(step)
         if self.recipe.training.checkpoint == "sharded":
             parts, ranks = self.state.groups(names), place.saving
             place.together(self.saver.wait)

@@ -62,9 +62,10 @@ class Rounds:
         """How many deltas long a step is that the student learns to make at once."""
         return 1
 
-    def round_of(self, step: int) -> int:
-        """The round, from 1, whose teacher a checkpoint at ``step`` holds: that of the last step taken."""
-        return max(1, -(-step // self.round_steps))
+    def round_at(self, step: int) -> dict[str, float]:
+        """Round, from 1, and delta of the teacher that a checkpoint at ``step`` holds: those of the last step taken."""
+        number = max(1, -(-step // self.round_steps))
+        return {"round": number, "delta": self.delta_of_round(number)}
 
     def delta_of_round(self, number: int) -> float:
         """delta in round ``number``, from 1."""
