@@ -79,15 +79,15 @@ def corpus_of_run(
     return corpus
 
 
-def check_present(folder: Path | str, recipe: Recipe) -> None:
+def check_present(folder: Path, recipe: Recipe) -> None:
     """Refuse a run whose corpus is not where it was, and say what to do."""
     place = recipe.data.corpus
-    if _is_imported(Path(folder)) and place == read_recipe(Path(folder)).data.corpus and place not in datasets():
+    if _is_imported(folder) and place == read_recipe(folder).data.corpus and place not in datasets():
         raise ValueError(
             f"{folder} was imported without the text that it was trained on: give a text with --corpus PATH (eval, "
             "distill, quality, variance), or with eval --data PATH"
         )
-    if not is_there(place) and package.exists(Path(folder)):
+    if not is_there(place) and package.exists(folder):
         raise ValueError(
             f"the corpus of {folder} is {place}, which is not here: say where it is (--corpus PATH, corpus=), or give "
             "another text to eval (--data, data=)"
@@ -95,7 +95,7 @@ def check_present(folder: Path | str, recipe: Recipe) -> None:
     if not is_there(place):
         raise ValueError(
             f"the corpus of {folder} is not at {place} any more: put it back, or say where it is now: "
-            f"`duality train {read_recipe(Path(folder)).name} --out {folder} --resume --data PATH` keeps the new place "
+            f"`duality train {read_recipe(folder).name} --out {folder} --resume --data PATH` keeps the new place "
             "in the run, and eval, distill, quality and variance take --corpus PATH"
         )
 

@@ -32,7 +32,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -350,15 +350,12 @@ def check_shapes(found: Shapes, own: Shapes, *, file: str = "the checkpoint") ->
         )
 
 
-class Saver:
+class Saver(AbstractContextManager["Saver"]):
     """Writes checkpoints, large ones in a thread; the ``with`` block ends when all are written."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[object] | None = None
-
-    def __enter__(self) -> Saver:
-        return self
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         with suppress(*(() if error is None else (Exception,))):  # the first error is the one to hear of

@@ -136,9 +136,6 @@ class Parallel:
             raise ValueError(f"parallel.shard is {self.shard}: it must not be negative; 0 divides over all processes")
 
 
-# --- the device
-
-
 def device_named(name: torch.device | str) -> torch.device:
     """A device that exists on this machine; for a CPU, freed memory is kept from here on."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)

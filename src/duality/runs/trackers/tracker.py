@@ -119,9 +119,6 @@ def trackers_named(log: Sequence[str | Tracker], report: Reporter = silent) -> T
     return Trackers(made, report)
 
 
-# --- what a run keeps for its trackers
-
-
 def read_kept(folder: Path) -> dict[str, dict[str, object]]:
     """What the run in ``folder`` keeps for every tracker that it had."""
     path = folder / KEPT
@@ -135,9 +132,6 @@ def keep(folder: Path, name: str, **content: object) -> None:
     """Keep something for a tracker, beside what the run keeps already."""
     found = read_kept(folder)
     write_atomically(folder / KEPT, json.dumps({**found, name: {**found.get(name, {}), **content}}, indent=1))
-
-
-# --- what is shown
 
 
 def settings_in(value: Json, path: str = "") -> dict[str, str | int | float | bool]:
