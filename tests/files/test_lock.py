@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -20,8 +21,9 @@ from support.runs import quiet, small_recipe
 
 from duality.cli.main import main
 from duality.files import lock
-from duality.files.atomic import own_process
+from duality.files.atomic import _name_of, own_process
 from duality.files.lock import LOCK, _Holder, _RunLocked, holder_of, locked
+from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
 WRONG = '{"process": "x", "host": "x", "since": "x", "command": "x"}'
@@ -116,6 +118,28 @@ def test_a_lock_left_before_the_run_was_created_blocks_nobody(english: Path, tmp
     )
     recipe = small_recipe(english, "training.steps=1")
     assert session.train(recipe, tmp_path, report=quiet) == session.Outcome(1, 0)
+
+
+@pytest.mark.parametrize("then", ["deleted", "deleted before a checkpoint", "moved", "made again"])
+def test_a_training_ends_when_its_folder_is_not_there(english: Path, tmp_path: Path, then: str) -> None:
+    """Nothing more is written, also not into the folder of a training that has begun there in the meantime."""
+    run, moved, theirs = tmp_path / "run", tmp_path / "moved", _name_of(os.getppid())
+
+    def watch(record: StepRecord) -> None:
+        if record.step == 7:
+            run.rename(moved)
+            if then.startswith("deleted"):
+                shutil.rmtree(moved)
+            if then == "made again":
+                run.mkdir()
+                shutil.copy(moved / "recipe.json", run)
+                (run / LOCK).write_text(json.dumps(asdict(holder_here()) | {"process": theirs}))
+
+    recipe = small_recipe(english, f"training.log_every={1000 if 'checkpoint' in then else 1}")
+    with pytest.raises(ValueError, match=r"run was deleted, .* at step (7|10): .*--resume"):
+        session.train(recipe, run, report=quiet, watch=watch)
+    assert sorted(path.name for path in run.rglob("*")) == (["recipe.json", LOCK] if then == "made again" else [])
+    assert moved.is_dir() == (not then.startswith("deleted"))
 
 
 class TestWithoutFlock:

@@ -79,9 +79,11 @@ def locked(folder: Path, report: Reporter = silent) -> Iterator[None]:
         ended.set()
         if beats.ident is not None:
             beats.join()
+        ours = _is_at(path, descriptor)  # the folder may be another one by now
         if os.name == "nt":  # Windows removes no file that is open
             os.close(descriptor)
-        path.unlink(missing_ok=True)  # before the lock is released: who gets this file then sees that it is gone
+        if ours:
+            path.unlink(missing_ok=True)  # before the lock is released: who gets this file then sees that it is gone
         if os.name != "nt":
             os.close(descriptor)
 

@@ -24,10 +24,10 @@ import torch
 
 from duality.data.corpus import Corpus
 from duality.data.loader import Batches
-from duality.files.atomic import flush_to_disk, write_atomically
-from duality.files.lock import locked
+from duality.files.atomic import flush_to_disk, own_process, write_atomically
+from duality.files.lock import holder_of, locked
 from duality.files.progress import Reporter, silent
-from duality.models.folder import BASE, ROUNDS, read_recipe
+from duality.models.folder import BASE, ROUNDS, exists, read_recipe
 from duality.models.model import Model, network
 from duality.models.plan import operations_per_second
 from duality.protocols import Vocabulary
@@ -120,10 +120,20 @@ class Session:
             return Outcome(state.step, stopped if state.step < training.steps else 0)
 
     def log(self, row: dict[str, object]) -> None:
-        """Write a row of metrics."""
+        """Write a row of metrics; all ranks must call it."""
+        job().once(self._check_folder)
         if job().first:
             append_metrics(self.folder, row)
             self.trackers.each(lambda tracker: tracker.metrics(row))
+
+    def _check_folder(self) -> None:
+        """Refuse to go on where the run is no more: what would be written there is no run, or that of another one."""
+        holder = holder_of(self.folder)
+        if not exists(self.folder) if holder is None else holder.process != own_process():
+            raise ValueError(
+                f"{self.folder} was deleted, moved or taken by another training before this one wrote to it at step "
+                f"{self.state.step}: put it back and continue it with --resume, or train again elsewhere"
+            )
 
     def save(self) -> None:
         """Write a checkpoint; all ranks must call it."""
@@ -138,6 +148,7 @@ class Session:
     def _write(self, folder: Path, names: Sequence[str] | None, keep: int) -> None:
         """Write these groups of tensors as the recipe says: in whole files, or in the parts of the ranks."""
         step, place, tokenizer, distillation = self.state.step, job(), self.corpus.tokenizer, self.recipe.distillation
+        place.once(self._check_folder)
         about: checkpoint.State = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
         if distillation is not None:
             about |= distillation.round_at(step)
