@@ -97,7 +97,7 @@ def uniform_judge() -> Judge:
 def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
     plan = ComparisonRequest(tmp_path / "out", 1, 4, uniform_judge(), num_samples=3, sampling_steps=5)
-    rows, remarks = compare(recipes, plan, quiet, lambda each: show_training(each.training.steps))
+    rows, remarks, _ = compare(recipes, plan, quiet, lambda each: show_training(each.training.steps))
     for row, steps in zip(rows, (32, 5, 5)):
         assert row.samples is not None
         assert row.samples.gen_ppl == pytest.approx(4.0)
@@ -137,16 +137,16 @@ def test_nothing_is_sampled_or_judged_twice(english: Path, tmp_path: Path, monke
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
     judge, read, sampled = counted(monkeypatch)
     plan = ComparisonRequest(tmp_path / "out", 1, 4, judge, num_samples=3, sampling_steps=5)
-    first, remarks = compare(recipes[:2], plan, quiet, no_display)
+    first, remarks, _ = compare(recipes[:2], plan, quiet, no_display)
     assert sampled == NAMES[:2]
     assert sum(read) == 3 * 3  # two models and the real text
     sampled.clear()
     read.clear()
-    again, same_remarks = compare(recipes[:2], plan, quiet, no_display)
+    again, same_remarks, _ = compare(recipes[:2], plan, quiet, no_display)
     assert (again, same_remarks) == (first, remarks)
     assert (sampled, read) == ([], [])
     # one more recipe: only its own samples are made and read
-    more, _ = compare(recipes, plan, quiet, no_display)
+    more, *_ = compare(recipes, plan, quiet, no_display)
     assert more[:2] == first
     assert sampled == NAMES[2:]
     assert sum(read) == 3
@@ -155,7 +155,7 @@ def test_nothing_is_sampled_or_judged_twice(english: Path, tmp_path: Path, monke
     sampled.clear()
     read.clear()
     other = small_recipe(english, "training.steps=3", "training.seed=7", name=NAMES[0])
-    retrained, _ = compare([other], plan, quiet, no_display)
+    retrained, *_ = compare([other], plan, quiet, no_display)
     assert retrained != first[:1]
     assert sampled == NAMES[:1]
     assert sum(read) == 3
@@ -165,7 +165,7 @@ def test_compare_and_quality_give_the_same_numbers(english: Path, tmp_path: Path
     """The row of a comparison is the row that `duality quality` measures on the same run, also that of real text."""
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES[:2]]
     plan = ComparisonRequest(tmp_path / "out", 1, 4, table_judge(), num_samples=3, sampling_steps=5)
-    compared, remarks = compare(recipes, plan, quiet, no_display)
+    compared, remarks, _ = compare(recipes, plan, quiet, no_display)
     settings = {"ar-laptop": SweepRequest(steps=(None,), num=3), "mdlm-laptop": SweepRequest(steps=(5,), num=3)}
     for recipe, entry in zip(recipes, compared, strict=True):
         run, out = plan.out / recipe.name, tmp_path / f"quality-{recipe.name}"

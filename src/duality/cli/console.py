@@ -23,7 +23,16 @@ from duality.registry import visible
 if TYPE_CHECKING:
     from duality.training.loop import StepRecord
 
-stderr = Console(stderr=True, highlight=False)
+
+class _Console(Console):
+    """A console that leaves the error of a closed pipe to the command line; that of rich ends with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled."""
+        raise
+
+
+stderr = _Console(stderr=True, highlight=False)
 
 
 @dataclass
@@ -93,4 +102,4 @@ def print_table(names: Iterable[str], rows: Iterable[Iterable[str]], width: int 
     table = Table(*map(visible, names), box=None)
     for row in rows:
         table.add_row(*(escape(visible(cell, kept="\n")) for cell in row))
-    Console(width=None if sys.stdout.isatty() else width, highlight=False).print(table)
+    _Console(width=None if sys.stdout.isatty() else width, highlight=False).print(table)

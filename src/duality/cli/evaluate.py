@@ -172,11 +172,13 @@ def compare(
     reader = None if judge is None else find_judge(judge, where, say)
     request = comparison.ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
-        rows, remarks = comparison.compare(chosen, request, say, lambda each: show_training(each.training.steps))
+        rows, remarks, number = comparison.compare(
+            chosen, request, say, lambda each: show_training(each.training.steps)
+        )
     head, *lines = comparison.table_lines(rows)
     print_table(head, lines)
     print("\n".join(remarks))
-    return 0 if len(rows) == len(chosen) else 130
+    return 128 + number if number else 0
 
 
 @dataclass(frozen=True)

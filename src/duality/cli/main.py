@@ -11,8 +11,10 @@ Started several times by torchrun, the processes are one job (``duality.ranks``)
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -26,6 +28,7 @@ from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from duality import __version__, ranks
 from duality.cli import COMMANDS, DIVIDED, HOMES
+from duality.files.cache import CACHE_VARIABLE
 from duality.registry import one_line, visible
 
 FAULT, USER_ERROR, INTERRUPTED, CLOSED_PIPE, TERMINATED = 1, 2, 130, 141, 143
@@ -34,6 +37,7 @@ _TEXTS = ("--prompt", "--suffix")
 _SPREAD = ("--set", "--keep")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _RESUMES = ("train", "distill")
+_NARROWEST = 20  # columns; the parser's help does not end in less than 8
 _NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch says it
 
 
@@ -256,6 +260,10 @@ def _explain(error: Exception, resumes: bool = False) -> str | None:
             f"the memory of this machine is not enough ({one_line(error) or 'MemoryError'}): take a smaller batch, "
             "length or network"
         )
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # how pathlib and platformdirs say it
+        return (
+            f"the home folder is not known: set HOME, or {CACHE_VARIABLE} for the cache, and write whole paths, not ~"
+        )
     return one_line(error) if isinstance(error, (ValueError, OSError)) else None
 
 
@@ -269,7 +277,25 @@ def _spin_shortly(environment: MutableMapping[str, str]) -> None:
         environment.update(OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="10000")
 
 
+def _prepare_streams() -> None:
+    """Open the standard streams that the shell has closed (>&-) nowhere, or a file would get their number.
+
+    A character that the encoding of stdout has not is shown by its number; a help needs ``_NARROWEST`` columns.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if shutil.get_terminal_size().columns < _NARROWEST:
+        os.environ["COLUMNS"] = str(_NARROWEST)
+
+
 def script() -> None:
     """The ``duality`` command."""
     _spin_shortly(os.environ)
+    _prepare_streams()
     sys.exit(main())

@@ -89,8 +89,10 @@ def compare(
     request: ComparisonRequest,
     report: Reporter,
     watching: Callable[[Recipe], AbstractContextManager[Watch]],
-) -> tuple[list[_ComparedRecipe], list[str]]:
+) -> tuple[list[_ComparedRecipe], list[str], int]:
     """Train (or resume), measure and judge each recipe; rows and remarks, in files after every recipe.
+
+    The last value is the signal that stopped a training, or 0.
 
     ``watching(recipe)`` is a context whose value is called with the record of every training step.
     """
@@ -98,7 +100,7 @@ def compare(
         raise ValueError("a recipe stands twice in the comparison: name each once")
     sampler = RunSampler(request.device, report)
     sweep: Sweep | None = None
-    real, rows = list[Row](), list[_ComparedRecipe]()
+    real, rows, number = list[Row](), list[_ComparedRecipe](), 0
     if request.judge is not None:
         check_cases([request.case(recipe) for recipe in recipes])
         text = held_out_text(recipes[0], request.num_samples, recipes[0].data.length, report)
@@ -118,12 +120,12 @@ def compare(
         training = TrainingPlan(chosen, request.out / recipe.name, resume=True, may_be_longer=False)
         with watching(chosen) as watch:
             outcome = training.run(device=request.device, report=report, watch=watch)
-        if outcome.signal:
+        if number := outcome.signal:
             report(f"stopped in {recipe.name}; the same command continues")
             break
         rows.append(_measure_run(chosen, request, sampler, sweep, report))
         job().once(write_table)
-    return rows, _remarks(recipes, rows, real)
+    return rows, _remarks(recipes, rows, real), number
 
 
 def _measure_run(

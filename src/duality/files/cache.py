@@ -60,7 +60,7 @@ def cache_folder(cache: Path | None = None) -> Path:
     if cache is not None:
         return Path(cache)
     chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("duality")
+    return (Path(chosen) if chosen else platformdirs.user_cache_path("duality")).expanduser()
 
 
 @contextmanager

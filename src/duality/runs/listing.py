@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -43,13 +45,15 @@ class RunOverview:
     def of(folder: Path, directory: Path) -> RunOverview:
         """One run; of its recipe name and number of steps are read, without building what it describes."""
         name = str(folder.relative_to(directory)) if folder != directory else str(folder)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        size = sum(facts.st_size for path in folder.rglob("*") if stat.S_ISREG((facts := _facts(path)).st_mode))
+        touched = map(_facts, (folder / "metrics.jsonl", folder / "checkpoints" / "latest"))
+        changed = max(facts.st_mtime for facts in touched) or _facts(folder / RECIPE).st_mtime
         step = newest_step(folder / "checkpoints")
-        touched = [path for path in (folder / "metrics.jsonl", folder / "checkpoints" / "latest") if path.exists()]
-        age = time.time() - max(path.stat().st_mtime for path in touched or [folder / RECIPE])
-        found = RunOverview(run=name, state="unreadable", step=step, bytes=size, age=age)
+        found = RunOverview(run=name, state="unreadable", step=step, bytes=size, age=time.time() - changed)
         path = folder / RECIPE
         try:
+            with suppress(FileNotFoundError):  # what may not be read is said
+                os.listdir(folder / "checkpoints")
             match read_json(path, MIB):
                 case {"name": str(title), "training": {"steps": int(steps)}} if not isinstance(steps, bool):
                     rows = [row for row in read_metrics(folder) if "validation_nats" in row]
@@ -69,6 +73,7 @@ def overviews(directory: Path) -> list[RunOverview]:
     """All runs below ``directory``, which may be one itself, by path."""
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a folder: give one that holds run folders, such as runs")
+    os.listdir(directory)  # an error if it may not be read, where a folder below it is passed over
     return [RunOverview.of(folder, directory) for folder in sorted(run_folders(directory))]
 
 
@@ -80,6 +85,14 @@ def run_folders(directory: Path) -> Iterator[Path]:
             yield folder
         ends = RECIPE in files or len(folder.relative_to(directory).parts) == _DEEPEST
         inside[:] = [] if ends else [name for name in inside if not name.startswith(".")]
+
+
+def _facts(path: Path) -> os.stat_result:
+    """What the file system says of a file, and zeros if it may not or cannot say it."""
+    try:
+        return path.lstat()
+    except OSError:
+        return os.stat_result([0] * 10)
 
 
 def newest_step(folder: Path) -> int | None:
