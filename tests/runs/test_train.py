@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.axes import Axes
 from support import session
 from support.checkpoints import load_newest
 from support.runs import quiet, small_recipe
@@ -28,7 +29,7 @@ from duality.protocols import Loss, Phase, Vocabulary
 from duality.recipes.recipe import Recipe
 from duality.training import checkpoint, loop
 from duality.training.loop import StepRecord, TrainingDiverged, TrainState, fit, gradients, phase_at, take_step
-from duality.training.metrics import read_metrics
+from duality.training.metrics import MARKS, compare_with_counts, read_metrics
 from duality.training.parallel import Layout
 from duality.training.settings import Training
 
@@ -118,7 +119,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(english: Path, step:
         recipe = small_recipe(english, f"training.micro_batch={micro_batch}", "backbone.dropout=0.2")
         state, loader, phases = parts(recipe)
         state.step = step
-        loss, count = gradients(state, loader, phase_at(phases, step), recipe.training)
+        loss, count, _ = gradients(state, loader, phase_at(phases, step), recipe.training)
         results.append((float(loss), count, [p.grad.clone() for p in state.model.parameters() if p.grad is not None]))
     for value, count, grads in results[1:]:
         assert value == pytest.approx(results[0][0], rel=1e-12)
@@ -249,7 +250,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weights(english: Path, monkeyp
     state, loader, phases = parts(recipe, torch.float32)
     before = [value.detach().clone() for value in state.model.parameters()]
 
-    def broken(*args: Any) -> tuple[Tensor, int]:
+    def broken(*args: Any) -> tuple[Tensor, int, int]:
         found = gradients(*args)
         grads_of(state.model)[0].fill_(math.inf)
         return found
@@ -268,6 +269,58 @@ def test_padding_is_not_counted_as_tokens(english: Path) -> None:
     valid[0, 3:] = False
     with Prefetch(lambda step: replace(plain, valid=valid), 0) as padded:
         assert gradients(state, padded, phase_at(phases, 0), recipe.training)[1] == int(valid.sum())
+
+
+def test_the_loss_that_is_shown_is_in_the_unit_of_the_validation(tmp_path: Path) -> None:
+    """Of an untrained model every position costs the same, and a validation divides by the real tokens alone."""
+    text = tmp_path / "lines.txt"
+    text.write_text("".join(f"line {number}\n" for number in range(200)))
+    modelled = ("data.documents=lines", "data.packing=document", "data.padding=model", "training.learning_rate=1e-9")
+    recipe = small_recipe(text, *modelled, "training.steps=2", name="ar-laptop")
+    shown = list[float]()
+    session.train(recipe, tmp_path / "run", report=quiet, watch=lambda record: shown.append(record.nats_per_token))
+    *rows, last = read_metrics(tmp_path / "run")
+    assert [row["nats_per_token"] for row in rows] == shown
+    for row in rows:
+        assert row["nats_per_token"] > 2 * row["loss"]
+        assert row["nats_per_token"] == pytest.approx(last["validation_nats"], rel=0.25)
+
+
+def test_a_training_says_whether_it_is_better_than_counts(
+    english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted once for a run, and drawn."""
+    drawn, said = list[tuple[float, str]](), list[str]()
+    axhline = Axes.axhline
+
+    def watched(axes: Axes, y: float, **options: Any) -> object:
+        drawn.append((y, options["label"]))
+        return axhline(axes, y, **options)
+
+    monkeypatch.setattr(Axes, "axhline", watched)
+    recipe = small_recipe(english, "training.learning_rate=1e-9", "training.steps=4", "training.eval_every=2")
+    session.train(recipe, tmp_path, report=said.append)
+    marks = [[row[name] for name in MARKS] for row in read_metrics(tmp_path) if "validation_nats" in row]
+    (tokens, pairs), again = marks
+    assert [tokens, pairs] == again
+    assert 2 < pairs < tokens < 4  # English by bytes
+    assert drawn == [(tokens, f"frequencies of tokens, {tokens:.2f}"), (pairs, f"pairs of tokens, {pairs:.2f}")]
+    assert said[-1].startswith(f"no better than the frequencies of tokens ({tokens:.2f} nats per token; pairs")
+    assert "--set training.learning_rate=3e-10, now 1e-09" in said[-1]
+    monkeypatch.setattr("duality.runs.session.nats_of_counts", None)
+    longer = replace(recipe, training=replace(recipe.training, steps=6))
+    session.train(longer, tmp_path, resume=True, may_be_longer=True, report=said.append)
+    assert read_metrics(tmp_path)[-1]["validation_pairs"] == pairs
+
+
+def test_what_is_said_of_counts() -> None:
+    row = {"step": 3, "validation_nats": 3.0, "validation_stderr": 0.1}
+    marks = {"validation_frequencies": 3.2, "validation_pairs": 2.5}
+    assert compare_with_counts([row], 0.1) is None  # a run of before they were counted
+    better = "token frequencies alone give 3.20 nats per token, pairs of tokens 2.50"
+    assert compare_with_counts([row | marks, {"step": 4}], 0.1) == better
+    for nats in (3.2, None):  # which stands there for an infinite number
+        assert "no better" in str(compare_with_counts([row | marks, row | marks | {"validation_nats": nats}], 0.1))
 
 
 def test_average_warms_up_and_follows_the_reference(golden: Path) -> None:

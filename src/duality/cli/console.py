@@ -88,10 +88,10 @@ def show_training(steps: int) -> Iterator[Callable[[StepRecord], None]]:
             if pace is None:
                 # The work begins with the first step of this call, so that neither reading the corpus nor steps that
                 # were taken before count as speed.
-                pace, smooth = Pace("training", steps, "steps", record.step), record.loss
+                pace, smooth = Pace("training", steps, "steps", record.step), record.nats_per_token
             else:
                 pace.add(record.step - pace.done, record.num_tokens)
-                smooth += 0.05 * (record.loss - smooth)
+                smooth += 0.05 * (record.nats_per_token - smooth)
             show(pace, f"{record.phase} loss {smooth:.3f}")
 
         yield show_step

@@ -11,6 +11,7 @@
     survey           a corpus before it is tokenized: what is in it, its two parts, the sample that BPE is trained on
     corpus           a corpus read, split, tokenized and stored in one call, kept in the cache
     packing          the ids of a store as rows of one length, with padding
+    frequencies      the nats per token that counts of tokens and of pairs give for the rows
     loader           the rows as batches, of a mixture each corpus with its share: a pure function of (seed, step)
     stream           a corpus that is read some documents at a time while a training goes on
 

@@ -111,6 +111,8 @@ class Batch:
     """(B, L) bool, False on ignored padding (packing.py); None if it is True everywhere: attention is then faster."""
     labels: torch.Tensor | None = None
     """(B,) int64: the label of each row's document; None if the store has no labels."""
+    num_padding: int = 0
+    """How many of its valid tokens are padding that is modelled."""
 
     def pin(self) -> Batch:
         """The same batch in pinned memory, from which a GPU copies while the CPU continues."""
@@ -122,7 +124,7 @@ class Batch:
 
     def _each(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         valid, labels = (None if part is None else move(part) for part in (self.valid, self.labels))
-        return Batch(move(self.ids), valid, labels)
+        return Batch(move(self.ids), valid, labels, self.num_padding)
 
 
 class Batches(Protocol):
@@ -167,7 +169,8 @@ class Loader:
         """The batch of a step, or some rows of it, for one of many processes or a micro-batch."""
         chosen = self.indices(step)[rows]
         ids, valid = self.sequences.rows(chosen)
-        return Batch(ids, None if bool(valid.all()) else valid, self.sequences.labels(chosen))
+        labels, padding = self.sequences.labels(chosen), self.sequences.count_padding(chosen)
+        return Batch(ids, None if bool(valid.all()) else valid, labels, padding)
 
 
 class Prefetch:

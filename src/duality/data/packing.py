@@ -80,6 +80,16 @@ class Sequences:
         """The number of separators that follow the documents' own ones; 0 if padding is not modelled."""
         return len(self) * self.length - len(self.store) if self.models_padding else 0
 
+    def spread(self, limit: int | None = None) -> Places:
+        """The numbers of all sequences, or of ``limit`` of them, evenly spread."""
+        count = len(self) if limit is None else min(limit, len(self))
+        return np.arange(count, dtype=np.int64) * len(self) // count
+
+    def count_padding(self, indices: npt.ArrayLike) -> int:
+        """How much of some sequences is padding that is modelled."""
+        starts, stops = self.windows(indices)
+        return len(starts) * self.length - int((stops - starts).sum()) if self.models_padding else 0
+
     @cached_property
     def window_ends(self) -> Places:
         """For each document the number of windows up to and including its last one, if packed by document."""

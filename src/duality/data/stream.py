@@ -151,7 +151,8 @@ class StreamLoader:
             parts.append((self._open[block], order[[place for other, place in found if other == visit]]))
         ids, valid = map(torch.cat, zip(*(sequences.rows(chosen) for sequences, chosen in parts)))
         labels = [own for sequences, chosen in parts if (own := sequences.labels(chosen)) is not None]
-        return Batch(ids, None if bool(valid.all()) else valid, torch.cat(labels) if labels else None)
+        padding = sum(sequences.count_padding(chosen) for sequences, chosen in parts)
+        return Batch(ids, None if bool(valid.all()) else valid, torch.cat(labels) if labels else None, padding)
 
     def _visit(self, place: int) -> tuple[int, int]:
         """The visit that a place of the endless list lies in, and which place of it it is."""

@@ -138,15 +138,15 @@ def likelihood(
         raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
     if measure.kind == "exact":
         num_draws = 1  # there is nothing to draw
-    count = len(sequences) if limit is None else min(limit, len(sequences))
-    chosen = torch.arange(count) * len(sequences) // count
+    chosen = sequences.spread(limit)
+    count = len(chosen)
     offsets = stratified_times(seed, 0, count)
     parts = torch.zeros(count, 3, dtype=torch.float64)
     padding, tokens, num_padding = torch.zeros(3, count, dtype=torch.float64)
     place = job()
     for start in range(place.rank * batch_size, count, place.size * batch_size):
         index = torch.arange(start, min(start + batch_size, count))
-        rows = chosen[index].numpy()
+        rows = chosen[index.numpy()]
         x, paid = (part.to(device) for part in sequences.rows(rows))
         real, labels = sequences.real(rows).to(device), sequences.labels(rows)
         valid = None if bool(paid.all()) else paid

@@ -23,7 +23,9 @@ from typing import Any
 import torch
 
 from duality.data.corpus import Corpus
+from duality.data.frequencies import nats_of_counts
 from duality.data.loader import Batches
+from duality.data.packing import Sequences
 from duality.files.atomic import flush_to_disk, own_process, write_atomically
 from duality.files.lock import holder_of, locked
 from duality.files.progress import Reporter, silent
@@ -39,7 +41,15 @@ from duality.runs.trackers.tracker import Trackers
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.loop import StepRecord, TrainState, fit, load_weights, phase_at
-from duality.training.metrics import METRICS, append_metrics, plot_losses, read_metrics, rewind_metrics
+from duality.training.metrics import (
+    MARKS,
+    METRICS,
+    append_metrics,
+    compare_with_counts,
+    plot_losses,
+    read_metrics,
+    rewind_metrics,
+)
 from duality.training.parallel import gather, gather_on_first
 
 _EVAL_SEQUENCES = 256
@@ -95,7 +105,12 @@ class Session:
             return not stopped
 
         def draw_losses() -> None:
-            plot_losses(read_metrics(folder), folder / "loss.png", self.recipe.name)
+            rows = read_metrics(folder)
+            plot_losses(rows, folder / "loss.png", self.recipe.name)
+            words = compare_with_counts(rows, training.learning_rate)
+            # the bound of a model of few steps is not what it is trained for
+            if words and state.step == training.steps and distillation is None:
+                report(words)
             self.trackers.each(lambda tracker: tracker.figure(state.step, "loss", folder / "loss.png"))
 
         with self.saver, self.trackers.tracking(self.recipe, folder, first), _interruptible() as request:
@@ -167,6 +182,14 @@ class Session:
         }
         place.once(lambda: self.saver.save(groups, lambda now: checkpoint.save(folder, step, now, about, keep)))
 
+    def _marks(self, held_out: Sequences) -> dict[str, float]:
+        """What counts of the text give for it; computed once, and from then on those of the log."""
+        for row in read_metrics(self.folder):
+            if all(name in row for name in MARKS):
+                return {name: row[name] for name in MARKS}
+        train = make_sequences(self.recipe.data, self.corpus.train, self.corpus.tokenizer)
+        return dict(zip(MARKS, nats_of_counts(train, held_out, _EVAL_SEQUENCES), strict=True))
+
     def evaluate(self) -> None:
         """Log the validation likelihood and write two samples, with the averaged weights."""
         names, tokenizer = self.corpus.label_names, self.corpus.tokenizer
@@ -178,7 +201,7 @@ class Session:
         result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
         row: dict[str, object] = {"step": self.state.step, "validation_nats": result.nats_per_token}
         row |= {"validation_stderr": result.stderr, "validation_tokens": result.num_tokens}
-        row |= {"validation_kind": result.kind}
+        row |= {"validation_kind": result.kind, **job().once(lambda: self._marks(held_out))}
         self.log(row | ({"validation_padding": result.padding} if result.num_padding else {}))
         rows = [sample.row(model.step) for sample in model.sample(2)]
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
@@ -201,6 +224,8 @@ def _log_row(record: StepRecord, since: int, seconds: float, peak: tuple[float, 
     per_rank = rate / place.size
     row: dict[str, object] = {"step": record.step, "phase": record.phase, "loss": record.loss}
     row |= {"learning_rate": record.rate, "gradient_norm": record.gradient_norm, "tokens_per_second": round(rate)}
+    if record.num_padding:
+        row["nats_per_token"] = record.nats_per_token
     if not place.alone:
         row |= {"ranks": place.size, "per_rank": round(per_rank)}
     if peak is not None:

@@ -7,7 +7,9 @@ A step is a pure function of the state and the step's number: which sequences, w
 (seed, step, index in the global batch) only. Hence a resumed run repeats the uninterrupted one bit for bit, and
 dividing the batch into micro-batches, or over processes (``ranks``), changes rounding, not noise.
 
-Loss = sum of nats over the valid tokens of the global batch / their number.
+Loss = sum of nats over the valid tokens of the global batch / their number. Where padding is modelled, a validation
+counts the nats of all valid tokens and the number of real ones (``models.likelihood``); ``StepRecord.nats_per_token``
+is the loss in that unit, which is shown.
 """
 
 from __future__ import annotations
@@ -179,6 +181,13 @@ class StepRecord:
     rate: float
     gradient_norm: float
     num_tokens: int
+    num_padding: int = 0
+    """of the tokens, those that are padding"""
+
+    @property
+    def nats_per_token(self) -> float:
+        """The loss for each real token, as a validation has it."""
+        return self.loss * self.num_tokens / (self.num_tokens - self.num_padding) if self.num_padding else self.loss
 
 
 def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
@@ -186,8 +195,10 @@ def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
     return next(phase for phase in phases if step < phase.until)
 
 
-def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training) -> tuple[Tensor, int]:
-    """Accumulate the gradient of one global batch; returns the loss and the number of tokens.
+def gradients(
+    state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training
+) -> tuple[Tensor, int, int]:
+    """Accumulate the gradient of one global batch; returns the loss, the number of tokens, and that of padding.
 
     ``loader`` gives the rows of this rank. The ranks' gradients are averaged, so each is of the sum over its own rows,
     divided by its share of all tokens.
@@ -197,9 +208,9 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
     own = place.share(training.batch_size)
     times = stratified_times(training.seed, state.step, training.batch_size, device)[own]
     batch = loader.batch(state.step)
-    counted = torch.tensor(batch.ids.numel() if batch.valid is None else int(batch.valid.sum()))
+    counted = torch.tensor([batch.ids.numel() if batch.valid is None else int(batch.valid.sum()), batch.num_padding])
     place.sum_(counted)
-    num_tokens = int(counted)
+    num_tokens, num_padding = counted.tolist()
     batch = batch.to(device)
     total = torch.zeros((), dtype=torch.float64, device=device)
     count = own.stop - own.start
@@ -216,7 +227,7 @@ def gradients(state: TrainState, loader: Loader | Prefetch, phase: Phase, traini
             torch.autograd.backward(loss / (num_tokens / place.size))
         total += nats.sum()
     place.sum_(total)
-    return total / num_tokens, num_tokens
+    return total / num_tokens, num_tokens, num_padding
 
 
 def _drop_labels(denoiser: nn.Module, labels: Tensor, training: Training, noise: Noise) -> Tensor:
@@ -233,7 +244,7 @@ def take_step(
     begins = state.step == 0 or phase_at(phases, state.step - 1) is not phase
     if phase.teacher is not None and begins:
         state.teach(phase.teacher)
-    loss, num_tokens = gradients(state, loader, phase, training)
+    loss, *counts = gradients(state, loader, phase, training)
     norm = gather(nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None]))
     # One transfer per step: the two numbers decide whether the weights may be changed.
     values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
@@ -248,7 +259,7 @@ def take_step(
     state.optimizer.zero_grad()  # whose memory a validation or the copy of a checkpoint can have
     state.step += 1
     state.average(training.ema)
-    return StepRecord(state.step, phase.name, values[0], rate, values[1], num_tokens)
+    return StepRecord(state.step, phase.name, values[0], rate, values[1], *counts)
 
 
 def fit(

@@ -28,6 +28,9 @@ export function differences(one, other) {
   return [...new Set([...Object.keys(a), ...Object.keys(b)])].filter((path) => a[path] !== b[path]).map((path) => [path, a[path] ?? "–", b[path] ?? "–"]);
 }
 
+/** A number of a row; the loss in the unit of a validation. */
+const shown = (row, field) => (field === "loss" ? row.nats_per_token ?? row.loss : row[field]);
+
 /** How far a run is. */
 function progress(run) {
   if (run.state === "unreadable") return run.problem ?? "cannot be read";
@@ -126,7 +129,7 @@ export class TrainView {
         name: run,
         colour: this.colours.get(run),
         dots,
-        points: (this.rows.get(run) ?? []).filter((row) => Number.isFinite(row[field])).map((row) => [row.step, row[field]]),
+        points: (this.rows.get(run) ?? []).map((row) => [row.step, shown(row, field)]).filter(([, value]) => Number.isFinite(value)),
       }));
       this.charts[number].set(series);
     });

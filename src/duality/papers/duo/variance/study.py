@@ -113,7 +113,7 @@ def _draws_of(model: Model, sequences: Sequences, objective: Objective, settings
     def draw(number: int) -> tuple[Tensor, float]:
         state.step = number
         state.optimizer.zero_grad()
-        loss, _ = gradients(state, loader, phase, training)
+        loss, *_ = gradients(state, loader, phase, training)
         found = [torch.zeros_like(value) if value.grad is None else value.grad for value in parameters]
         flat = torch.cat([each.flatten() for each in found])
         if not math.isfinite(float(loss)) or not bool(flat.isfinite().all()):
