@@ -76,8 +76,12 @@ def test_one_temperature_has_no_frontier(runs: list[Path], capsys: pytest.Captur
     assert "Frontiers" not in capsys.readouterr().out
     assert not Path("out", "frontiers.png").exists()
     assert main(["plot", "out"]) == 0
+    Path("quality.png").unlink()
+    capsys.readouterr()
     assert main(["plot", "out", "--quality", "length"]) == 2
-    assert "frontiers need more than one temperature" in capsys.readouterr().err
+    refused = capsys.readouterr()
+    assert "frontiers need more than one temperature" in refused.err
+    assert (refused.out, Path("quality.png").exists()) == ("", False)
 
 
 @pytest.mark.parametrize(

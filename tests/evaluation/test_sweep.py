@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,10 @@ def test_rows_are_read_and_joined(letters: Letters, tmp_path: Path) -> None:
     assert list(read_rows([letters.out / "quality.json", other.out])) == [*rows[:2], more[0], rows[2]]
     (other.out / "quality.json").write_text('{"rows": [{"label": "x", "run": "y"}], "references": []}')
     with pytest.raises(ValueError, match=r"is not a quality\.json"):
+        read_rows([other.out])
+    text = (letters.out / "quality.json").read_text()
+    (other.out / "quality.json").write_text(re.sub(r'"entropy": [\d.]+', '"entropy": "high"', text))
+    with pytest.raises(ValueError, match=r"is not a quality\.json \(Row\.entropy is 'high': it must be a number\)"):
         read_rows([other.out])
 
 

@@ -267,11 +267,11 @@ def plot(
         raise ValueError("nothing to draw: name folders that `duality quality --out` made")
     places = read_rows(tables)
     rows = list(places)
-    draw(rows, out, rounds)
-    print(short_table(rows))
     if (quality or diversity) and not several_temperatures(rows):
         raise ValueError("frontiers need more than one temperature: measure with --temperature 0.6,0.8,1.0")
-    if quality or diversity or has_frontiers(rows):
-        found = frontiers_of(places, quality, diversity)
+    found = frontiers_of(places, quality, diversity) if quality or diversity or has_frontiers(rows) else None
+    draw(rows, out, rounds)
+    print(short_table(rows))
+    if found is not None:
         plot_frontiers(found, frontiers)
         print(found.markdown())

@@ -321,7 +321,7 @@ def _read_arrow(path: Path, column: str, label: str | None) -> Iterator[Record]:
     arrow = import_extra("data", f"{path}, a table of Arrow,", "pyarrow", instead=", or convert it to .jsonl")
     try:
         if (ending := ending_of(path)) == ".parquet":
-            table = import_module("pyarrow.parquet").ParquetFile(path)
+            table = import_module("pyarrow.parquet").ParquetFile(path, page_checksum_verification=True)
             names, batches = table.schema_arrow.names, table.iter_batches(batch_size=1024)
         else:
             source = arrow.OSFile(str(path))  # a file that changes while it is mapped into memory ends the process

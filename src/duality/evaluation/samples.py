@@ -27,6 +27,7 @@ from torch import Tensor
 from duality.data.packing import Sequences
 from duality.files.atomic import write_atomically
 from duality.files.progress import Reporter
+from duality.recipes.config import build
 from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 REAL_TEXT = "real text"
@@ -274,8 +275,8 @@ def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:
         try:
             groups = json.loads(path.read_text(encoding="utf-8"))
             for row in [*groups["rows"], *groups["references"]]:
-                scores = {name: Score(**score) for name, score in row["scores"].items()}
-                found.setdefault(Row(**{**row, "run": Path(row["run"]), "scores": scores}), path.parent)
+                scores = {name: build(Score, score) for name, score in row.pop("scores").items()}
+                found.setdefault(replace(build(Row, {**row, "run": Path(row["run"])}), scores=scores), path.parent)
         except _UNREADABLE as error:
             raise ValueError(
                 f"{path} is not a quality.json ({error}): give one that `duality quality` wrote"

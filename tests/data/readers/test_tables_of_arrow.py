@@ -124,6 +124,17 @@ def test_no_damaged_table_ends_the_process(table: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all"), done.stderr
 
 
+def test_a_page_that_does_not_match_its_checksum_is_refused(tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    path = tmp_path / "t.parquet"
+    how = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pyarrow.parquet.write_table(arrow.table({"text": TEXTS}), path, **how)
+    path.write_bytes(path.read_bytes().replace(b"trois", b"troiz"))
+    with pytest.raises(ValueError, match=r"is no whole \.parquet file \(.*CRC.*; make or download it again"):
+        texts(path)
+
+
 def test_a_folder_of_tables_is_read(table: Path) -> None:
     assert texts(table.parent) == TEXTS
 
