@@ -85,6 +85,33 @@ def test_limits_of_time(shelf: Path) -> None:
             assert b" 408 " in slow.recv(4096)
 
 
+def test_connections_without_a_whole_header_are_closed(shelf: Path) -> None:
+    """Nothing, half a line, half a header, or that behind an answer: they take no places from others for long."""
+    request = b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n"
+    with served(studio_of(shelf, Limits(connections=8, header_seconds=0.5))) as server:
+        open_ones = [server.raw(request + b"\r\n") for _ in range(2)]
+        for each, behind in zip(open_ones, (b"\r\n", b"GET /")):
+            assert each.recv(4096).startswith(b"HTTP/1.1 200")
+            each.sendall(behind)
+        open_ones += [server.raw(begin) for begin in (b"", b"GET /", request) for _ in range(2)]
+        assert server.get("/api/health").status == 503
+        for each in open_ones:
+            while each.recv(4096):
+                pass
+            each.close()
+        assert server.get("/api/health").status == 200
+
+
+def test_a_long_answer_needs_no_other_header(shelf: Path) -> None:
+    with (
+        served(studio_of(shelf, Limits(header_seconds=0.1))) as server,
+        server.raw(posted("/api/generate", LONG)) as one,
+    ):
+        until(lambda: bool(one.recv(4096)))
+        time.sleep(0.3)
+        assert one.recv(100)
+
+
 def test_a_client_that_does_not_read_is_left(shelf: Path) -> None:
     """Its events are not collected in memory; the next client has its turn."""
     limits = Limits(backlog=4, stalled_seconds=0.3)

@@ -84,6 +84,29 @@ def test_the_token(tmp_path: Path) -> None:
     assert asked(app, "GET", "/api/runs", headers={"cookie": cookie, "origin": "http://evil.example"}).status == 403
 
 
+def test_two_studios_of_a_machine_have_two_cookies(tmp_path: Path) -> None:
+    """A browser keeps cookies by the name of the machine, whatever the port."""
+    jar: dict[str, str] = {}
+    for port in (8321, 8322):
+        token = f"{TOKEN}-{port}"
+        app = make_application(studio_of(tmp_path), LOOPBACK, token)
+        opened = asked(app, "GET", f"/?token={token}", headers={"host": f"localhost:{port}"})
+        name, _, value = opened.headers["set-cookie"].partition(";")[0].partition("=")
+        jar[name] = value
+    cookies = "; ".join(f"{name}={value}" for name, value in jar.items())
+    for port in (8321, 8322):
+        app = make_application(studio_of(tmp_path), LOOPBACK, f"{TOKEN}-{port}")
+        for host in (f"localhost:{port}", f"[::1]:{port}"):
+            assert asked(app, "GET", "/api/runs", headers={"host": host, "cookie": cookies}).status == 200
+
+
+@pytest.mark.parametrize("host", ["[::1", "::1]", "[]", "[[::1]]", "[127.0.0.1]", "[localhost]", "lo[cal"])
+def test_brackets_are_around_an_address(host: str) -> None:
+    with pytest.raises(ValueError, match=r"brackets stand around an IPv6 address alone, as in \[::1\]"):
+        Address(host, 0, TOKEN)
+    assert Address("[::1]", 0).url(80) == "http://[::1]:80/"
+
+
 def test_an_open_address_needs_a_good_token() -> None:
     Address("127.0.0.1", 0, None)
     Address("::1", 0, None)

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from duality.studio.app import Studio, make_application
+from duality.studio.app import Studio
 from duality.studio.library import Library
 from duality.studio.schemas import Limits
 from duality.studio.server import LOOPBACK, Address
@@ -101,8 +101,7 @@ def studio_of(source: Path, limits: Limits | None = None, **more: Any) -> Studio
 def served(studio: Studio, hosts: tuple[str, ...] | None = LOOPBACK, token: str | None = None) -> Iterator[Served]:
     """The studio behind a real socket, for the duration of a ``with`` block."""
     listener = Address("127.0.0.1", 0).listen()
-    config = uvicorn.Config(make_application(studio, hosts, token), log_level="critical", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(studio.configure(hosts, token))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -208,7 +208,7 @@ def studio(
         judge: an autoregressive run, or the name of a language model, that scores texts in races.
         open: open the page in the browser of this machine.
     """
-    import_extra("studio", "the studio", "pydantic", "starlette", "uvicorn")
+    import_extra("studio", "the studio", "pydantic", "starlette", "uvicorn", "httptools")
     from duality.evaluation.judge import find_judge
     from duality.studio import app, library, server
 

@@ -35,7 +35,7 @@ from duality.studio.generation import Event, generate, judge_text, measure_surpr
 from duality.studio.library import Library
 from duality.studio.queues import Queues
 from duality.studio.schemas import AnyForm, Cancelled, Form, Json, Refusal
-from duality.studio.server import Address, Guard, answer, answer_error, encode_event
+from duality.studio.server import Address, Guard, PromptClient, answer, answer_error, encode_event
 
 if TYPE_CHECKING:
     from duality.evaluation.judge import Judge
@@ -130,17 +130,21 @@ class Studio:
 
         return Route(path.replace("{run}", "{run:path}"), endpoint, methods=["GET" if form is None else "POST"])
 
-    def serve(self, listener: socket.socket, address: Address) -> None:
-        """Answer until a signal comes; the work ends before the server waits for its connections."""
-        config = uvicorn.Config(
-            make_application(self, address.hosts, address.token),
+    def configure(self, hosts: tuple[str, ...] | None, token: str | None) -> uvicorn.Config:
+        """The settings of a server of this studio."""
+        return uvicorn.Config(
+            make_application(self, hosts, token),
+            http=cast("type[asyncio.Protocol]", partial(PromptClient, self.limits.header_seconds)),
             log_level="error",
             access_log=False,
             server_header=False,
             limit_concurrency=self.limits.connections,
             timeout_graceful_shutdown=3,
         )
-        server = uvicorn.Server(config)
+
+    def serve(self, listener: socket.socket, address: Address) -> None:
+        """Answer until a signal comes; the work ends before the server waits for its connections."""
+        server = uvicorn.Server(self.configure(address.hosts, address.token))
 
         def end(sig: int, frame: FrameType | None) -> None:
             self.queues.closing.set()

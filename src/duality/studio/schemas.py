@@ -47,6 +47,7 @@ class Limits:
     backlog: int = 64  # events of one request that its client has not read yet
     seconds: float = 300.0  # of computing for one request
     waiting_seconds: float = 300.0  # in the queue of a model
+    header_seconds: float = 10.0  # until the header of a request must have arrived
     body_seconds: float = 10.0  # until a body must have arrived
     stalled_seconds: float = 20.0  # in which a client reads nothing of what is waiting for it
 

@@ -12,6 +12,7 @@ its next step. Whatever happens, an answer is JSON that every program reads, and
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -28,12 +29,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from duality.files.atomic import json_text
 from duality.studio.schemas import Cancelled, Json, Refusal
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_COOKIE = "duality-token"
+_COOKIE = "duality-token"  # and the port, as a browser has one jar for all ports of a machine
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -130,14 +132,16 @@ class Guard:
             self._check_site(asked.headers, opens_page=scope["method"] == "GET" and scope["path"] == "/")
             if self.token is not None:
                 bearer = asked.headers.get("authorization", "").removeprefix("Bearer ").strip()
-                given = (bearer, asked.query_params.get("token", ""), asked.cookies.get(_COOKIE, ""))
+                port = re.search(r":(\d{1,5})$", asked.headers.get("host", ""))
+                cookie = _COOKIE if port is None else f"{_COOKIE}-{port[1]}"
+                given = (bearer, asked.query_params.get("token", ""), asked.cookies.get(cookie, ""))
                 # all are compared, so that the time says nothing
                 right = [hmac.compare_digest(each.encode("utf-8", "replace"), self.token.encode()) for each in given]
                 if not any(right):
                     remedy = "open the address that it printed, or send it as a Bearer"
                     raise Refusal(401, f"this studio asks for a token: {remedy}")
                 if right[1]:  # it came with the address, and the browser is to keep it
-                    more["set-cookie"] = f"{_COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+                    more["set-cookie"] = f"{cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
         except Refusal as refusal:
             app = await answer_error(None, refusal)
         await app(scope, receive, send_with_headers)
@@ -157,6 +161,32 @@ class Guard:
             raise Refusal(403, "another site has caused this request: open the address that the studio printed")
 
 
+class PromptClient(HttpToolsProtocol):
+    """A connection of a client, which is closed when the header of its next request is begun and not whole in time."""
+
+    def __init__(self, seconds: float, **more: object) -> None:
+        super().__init__(**more)  # type: ignore[arg-type]
+        self._seconds = seconds
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there, and is to send a request."""
+        super().connection_made(transport)
+        self._expect_header()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request; behind an answer it may be the beginning of another one."""
+        super().data_received(data)
+        if self.cycle is not None and self.cycle.response_complete:
+            self._expect_header()
+
+    def _expect_header(self, before: object = None, waited: bool = False) -> None:
+        """Close the connection if there is no header until then: each has another ``cycle``."""
+        if not waited:
+            self.loop.call_later(self._seconds, self._expect_header, self.cycle, True)
+        elif self.cycle is before:
+            self.transport.close()
+
+
 # --- where it listens
 
 
@@ -173,6 +203,8 @@ class Address:
 
     def __post_init__(self) -> None:
         such = secrets.token_urlsafe(16)
+        if set("[]") & set(self._bare) or (self._bare != self.host and ":" not in self._bare):
+            raise ValueError(f"--host {self.host}: brackets stand around an IPv6 address alone, as in [::1]")
         try:
             alone = self.host == "localhost" or ipaddress.ip_address(self._bare).is_loopback
         except ValueError:  # another name
@@ -191,7 +223,7 @@ class Address:
     @property
     def _bare(self) -> str:
         """The host without the brackets of an IPv6 address."""
-        return self.host.strip("[]")
+        return self.host[1:-1] if self.host[:1] + self.host[-1:] == "[]" else self.host
 
     @property
     def hosts(self) -> tuple[str, ...] | None:
