@@ -140,6 +140,10 @@ train duo-laptop --set training=fast                        | or set training.st
 {TRAIN} --data {{list}}                                     | got a list
 {TRAIN} --data {{broken}}                                   | line 2: not JSON
 {TRAIN} --data {{surrogate}}                                | half a surrogate pair
+{TRAIN} --data {{pipe}}                                     | is a device or a pipe, not a file: give a text file
+{TRAIN} --data /dev/zero                                    | is a device or a pipe, not a file
+{TRAIN} --data {{loop}}                                     | no file, folder or named corpus
+train duo-laptop --out {{piped}} --resume                  | is a device or a pipe, not a file
 {TRAIN} --out {{file}}                                      | {{file}}
 {TRAIN} --out {{file}}/below                                | Not a directory
 {TRAIN} --out /proc/duality                                 | check the path and its permissions
@@ -211,6 +215,7 @@ eval {{pictures}}                                           | is not a run
 eval {{file}}                                               | is not a run
 eval {{run}} --data ''                                      | the value of --data {EMPTY}
 eval {{run}} --data {{absent}}                              | no file, folder or named corpus
+eval {{run}} --data {{pipe}}                                | is a device or a pipe, not a file
 eval {{run}} --data {{empty}}                               | is empty
 eval {{run}} --data {{binary}}                              | is not text
 eval {{run}} --split test                                   | invalid choice
@@ -267,13 +272,17 @@ sample {{run}} --keep 0:65 1:66 --keep 0:67                 | a place is named t
 sample {{run}} --prompt The --keep 1:65                     | where prompt or suffix have 104
 sample {{run}} --trace {{pictures}}                         | is a folder: give the name of a file
 sample {{run}} --trace {{pipe}}                             | is a device or a pipe, not a file
+sample {{run}} --trace {{loop}}                              | is a link that leads to itself
 sample {{run}} --trace /dev/null                            | is a device or a pipe, not a file
 sample {{run}} --trace {{absent}}/trace.json                | there is no folder
 sample {{run}} --device cuda                                | no GPU
 trace                                                       | FILE
 trace {{json}}                                              | nothing to make: give --html FILE, --svg FILE
 trace {{json}} --svg {{new}}                                | is no trace of a generation
-trace {{text}} --html {{new}}                               | is no JSON
+trace {{text}} --html {{new}}                               | is damaged (Expecting value
+trace {{pipe}} --html {{new}}                               | is a device or a pipe, not a file
+trace {{loop}} --html {{new}}                               | Too many levels of symbolic links: {{loop}}
+trace /dev/zero --html {{new}}                              | is a device or a pipe, not a file
 trace {{trace}} --svg {{new}}                               | alpha at step 0 of sample 0 is nan
 trace {{absent}} --html {{new}}                             | absent
 trace {{pictures}} --html {{new}}                           | pictures
@@ -319,6 +328,8 @@ quality {{run}} --score os:nothing --out {{new}}            | nothing
 plot                                                        | nothing to draw
 plot {{absent}}                                             | {{absent}}
 plot {{text}}                                               | is not a quality.json
+plot {{pipe}}                                               | is a device or a pipe, not a file
+plot {{piped}}                                              | quality.json is a device or a pipe
 plot {{pictures}}                                           | quality.json
 compare                                                     | nothing to compare
 compare duo-labtop                                          | did you mean duo-laptop
@@ -432,6 +443,7 @@ train duo-laptop --out {{run}} --resume --steps 1           | the run has taken 
 {TRAIN} --data {{table}} --column nope                      | abstract
 {TRAIN} --data {{json}}                                     | .jsonl
 data show {{absent}}                                        | {{absent}}
+data show {{pipe}}                                          | is a device or a pipe, not a file
 data show {{binary}}                                        | is not text
 data clean nothing                                          | nothing
 data list --yes                                             | data clean
@@ -440,6 +452,7 @@ studio {{text}}                                             | is not a folder
 studio                                                      | runs is not a folder
 studio {{run}} --port 99999                                 | choose another --port
 studio {{run}} --port nine                                  | invalid
+studio {{run}} --host '[::1'                                | brackets stand around an IPv6 address
 studio {{run}} --host 0.0.0.0                               | give a --token
 studio {{run}} --host '::'                                  | give a --token
 studio {{run}} --host example.org                           | give a --token
@@ -464,7 +477,21 @@ def lines() -> list[tuple[str, str]]:
 def world(tmp_path_factory: pytest.TempPathFactory, english: Path, golden: Path) -> dict[str, Path]:
     """Runs, and files of every kind that a user may give by mistake."""
     home = tmp_path_factory.mktemp("world")
-    names = ("run", "mdlm", "ar", "dcd", "norecipe", "climbs", "published", "pictures", "absent", "new", "released")
+    names = (
+        "run",
+        "mdlm",
+        "ar",
+        "dcd",
+        "norecipe",
+        "climbs",
+        "published",
+        "pictures",
+        "absent",
+        "new",
+        "released",
+        "piped",
+        "loop",
+    )
     files = ("text.txt", "empty.txt", "short.txt", "tiny.txt", "binary.txt", "latin.txt", "gz.gz", "file", "pipe")
     places = {name: home / name for name in names} | {Path(name).stem: home / name for name in files}
     places |= {name: home / f"{name}.jsonl" for name in ("list", "broken", "surrogate")}
@@ -502,6 +529,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path, golden: Path)
     trace = {"format": 1, "about": {}, "mask": None, "vocabulary": {"65": "A"}, "samples": [sample]}
     places["trace"].write_text(json.dumps(trace))
     os.mkfifo(places["pipe"])
+    places["loop"].symlink_to(places["loop"])
+    shutil.copytree(places["run"], places["piped"])
+    (places["piped"] / "metrics.jsonl").unlink()
+    for name in ("metrics.jsonl", "quality.json"):
+        (places["piped"] / name).symlink_to(places["pipe"])
     return places
 
 

@@ -142,6 +142,12 @@ def test_a_training_ends_when_its_folder_is_not_there(english: Path, tmp_path: P
     assert moved.is_dir() == (not then.startswith("deleted"))
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes in folders")
+def test_a_pipe_is_no_lock(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK)
+    assert holder_of(tmp_path) is None
+
+
 class TestWithoutFlock:
     """A file system that has none cannot be had in a test: the call says so instead."""
 

@@ -146,8 +146,12 @@ def second_frame(**fields: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is no JSON .*: give a file that `duality sample --trace` wrote"),
-        ("\ud800", "is no JSON"),
+        ("{", "is damaged .*: give a file that `duality sample --trace` wrote"),
+        ("\ud800", "is damaged"),
+        ("[" * 100_000, "is nested too deeply"),
+        ('{"a":' * 40 + "0" + "}" * 40, "is nested more than 32 levels deep"),
+        ("9" * 5000, "is damaged"),
+        (damaged(second_frame(step=10**400)), "is no whole number from 0"),
         ("[1]", "is no trace of a generation: give a file"),
         ('{"text": "a"}', "is no trace of a generation"),
         (damaged(lambda whole: whole.update(format=2)), "has format 2, this version reads 1: write the trace again"),

@@ -41,6 +41,7 @@ from duality.data.detokenizers import DETOKENIZERS
 from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, datasets, fetch, shares_of, sources
 from duality.files import DocumentRule
 from duality.files.archives import Source
+from duality.files.atomic import check_file
 from duality.files.progress import Reporter, silent
 from duality.registry import suggestion
 
@@ -148,6 +149,7 @@ class Place:
                 raise ValueError(f"the folder {path} has no text files; looked for are {allowed}")
             return [_File(name, path / name, name.partition("/")[0] if "/" in name else None) for name in names]
         for path in paths:
+            check_file(path, "give a text file or a folder of them")
             if (ending := readers.ending_of(path)) in _NO_TEXT:
                 raise ValueError(f"{path} is no text file ({ending}): {_NO_TEXT[ending]}")
         return [_File(str(path), path) for path in paths]

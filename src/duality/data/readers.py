@@ -67,7 +67,8 @@ TABLE_ENDINGS = tuple(_SEPARATORS)
 # The files of a folder that are read are those of the first of these kinds that it has.
 KINDS = ((".txt", ".text", ".md", ".jsonl"), (*TABLE_ENDINGS, *ARROW_ENDINGS), FASTA_ENDINGS)
 _LABEL_COLUMN = "label"
-_LONGEST_VALUE = (1 << 31) - 1  # characters of a value in a table; the csv module refuses more than 131 072 by itself
+# Bytes of a line, or characters of a value in a table: it is in memory as a whole, and a small file may unpack to more.
+_LONGEST = 1 << 28
 _SHOWN_NAMES = 10
 
 Record = tuple[int, str, str | None]
@@ -137,7 +138,7 @@ def decode_lines(path: Path, chunk_bytes: int | None = None) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_bytes(path) as (stream, offset):
         held_back = 0  # bytes of a character that lies across two chunks; its position is that of its first byte
-        for data in stream if chunk_bytes is None else iter(partial(stream.read, chunk_bytes), b""):
+        for data in _read_lines(path, stream) if chunk_bytes is None else iter(partial(stream.read, chunk_bytes), b""):
             if (zero := data.find(b"\0")) >= 0:
                 refuse("a NUL byte", offset + zero)
             try:
@@ -149,6 +150,14 @@ def decode_lines(path: Path, chunk_bytes: int | None = None) -> Iterator[str]:
                 held_back = len(decoder.getstate()[0])
         if held_back := len(decoder.getstate()[0]):
             refuse("half a UTF-8 character", offset - held_back)
+
+
+def _read_lines(path: Path, stream: io.BufferedReader) -> Iterator[bytes]:
+    """The lines of a file that is open; one that is too long for the memory is an error."""
+    for number, line in enumerate(iter(partial(stream.readline, _LONGEST + 1), b""), 1):
+        if len(line) > _LONGEST:
+            raise ValueError(f"{path}, line {number}: more than {_LONGEST:,} bytes; write its text as several lines")
+        yield line
 
 
 @contextmanager
@@ -216,7 +225,7 @@ def _read_json_lines(path: Path, column: str, label: str | None) -> Iterator[Rec
     """The records of the lines of a .jsonl file that are not blank."""
     rule = f"each line must be an object with a string under the key {column!r}"
     with open_bytes(path) as (stream, offset):
-        for number, line in enumerate(stream, 1):
+        for number, line in enumerate(_read_lines(path, stream), 1):
             if line.strip():
                 where = f"{path}, line {number}"
                 try:
@@ -269,7 +278,7 @@ def _describe_kind(value: object) -> str:
 def _read_table(path: Path, column: str, label: str | None) -> Iterator[Record]:
     """The records of the rows of a .csv or .tsv file that are not blank, each with the number of its first line."""
     separator, separators = _SEPARATORS[ending := ending_of(path)]
-    csv.field_size_limit(_LONGEST_VALUE)
+    csv.field_size_limit(_LONGEST)
     # Strict: otherwise a quotation mark that is never closed takes the rest of the file into one value.
     reader = csv.reader(decode_lines(path), delimiter=separator, strict=True)
     names, number = list[str](), 1

@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 from duality.data.packing import Sequences
-from duality.files.atomic import write_atomically
+from duality.files.atomic import check_file, write_atomically
 from duality.files.progress import Reporter
 from duality.recipes.config import build
 from duality.tokenizers.tokenizer import Tokenizer, text_before_end
 
 REAL_TEXT = "real text"
 MEASURES = ("gen_ppl", "nats", "entropy", "distinct_1", "distinct_2", "distinct_3")  # no column of a scorer is one
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)  # what a damaged file of JSON leads to
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a damaged file of JSON leads to
 
 Interval = tuple[float | None, float | None, float | None]  # a value, and where its interval begins and ends
 
@@ -273,6 +273,7 @@ def read_rows(paths: Sequence[Path]) -> dict[Row, Path]:
     found: dict[Row, Path] = {}
     for path in [path / "quality.json" if path.is_dir() else path for path in paths]:
         try:
+            check_file(path, "restore it from a backup")
             groups = json.loads(path.read_text(encoding="utf-8"))
             for row in [*groups["rows"], *groups["references"]]:
                 scores = {name: build(Score, score) for name, score in row.pop("scores").items()}

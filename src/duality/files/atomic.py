@@ -89,16 +89,23 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def check_file(path: Path, remedy: str = "give the name of a file") -> None:
+    """Refuse what is there and no file: a folder, or a device or a pipe, which may never give a byte or never end."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: {remedy}")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a device or a pipe, not a file: {remedy}")
+
+
 def regular_file(path: Path) -> Path:
     """Where a file named ``path`` is written: at the end of all symbolic links.
 
-    A folder, a device or a pipe is refused, as is a folder that does not exist: what is there is not replaced.
+    What is there and no file is refused, as is a folder that does not exist: what is there is not replaced.
     """
-    target = path.resolve()
-    if target.is_dir():
-        raise ValueError(f"{path} is a folder: give the name of a file")
-    if target.exists() and not target.is_file():
-        raise ValueError(f"{path} is a device or a pipe, not a file: give the name of a file")
+    check_file(path)
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise ValueError(f"{path} is a link that leads to itself: give the name of a file")
     if not target.parent.is_dir():
         raise ValueError(f"there is no folder {target.parent} to write {path.name} in: make it, or give another name")
     return target

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from duality.files.atomic import check_file
+
 KIB, MIB = 1 << 10, 1 << 20
 DEEPEST = 32  # levels of lists and objects; a recipe has 4
 
@@ -22,8 +24,7 @@ def read_json(path: Path, most_bytes: int, remedy: str = RESTORE) -> object:
 
 def read_bounded(path: Path, most_bytes: int, remedy: str = RESTORE) -> bytes:
     """The bytes of a regular file, which has at most ``most_bytes``."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file: {remedy}")
+    check_file(path, remedy)
     with path.open("rb") as stream:
         data = stream.read(most_bytes + 1)
     if len(data) > most_bytes:

@@ -32,7 +32,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from duality.files.atomic import PROCESS, is_running, own_process
+from duality.files.atomic import PROCESS, check_file, is_running, own_process
 from duality.files.json_files import KIB, read_json
 from duality.files.progress import Reporter, silent
 
@@ -176,8 +176,10 @@ def _await_death(path: Path, holder: _Holder, report: Reporter) -> None:
 
 def _read_change_time(path: Path) -> int | None:
     """When the file was changed, as the file system says; it is opened, because network file systems keep old times."""
-    with suppress(OSError), path.open("rb") as stream:
-        return os.fstat(stream.fileno()).st_mtime_ns
+    with suppress(OSError, ValueError):
+        check_file(path)
+        with path.open("rb") as stream:
+            return os.fstat(stream.fileno()).st_mtime_ns
     return None
 
 

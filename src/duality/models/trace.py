@@ -37,11 +37,13 @@ from typing import TypeVar
 from xml.sax.saxutils import escape, quoteattr
 
 from duality.files.atomic import write_atomically
+from duality.files.json_files import MIB, read_json
 from duality.registry import visible
 from duality.samplers.generate import Frame
 from duality.tokenizers.pieces import MASK, Pieces
 
 FORMAT = 1
+_MOST_BYTES = 1024 * MIB
 T = TypeVar("T")
 _ADVANCE, _LINE, _MARGIN, _TOP = 9.0, 24.0, 20.0, 64.0  # pixels: of a character, of a line, around, above the text
 _SECONDS, _LAST_SECONDS = 0.3, 4.0  # for which a frame and the last frame are shown
@@ -140,10 +142,7 @@ class Trace:
 
 def read_trace(path: Path) -> Recording:
     """What ``Trace.write`` wrote, with all tokens of every step."""
-    try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error}): give a file that `duality sample --trace` wrote") from None
+    whole = read_json(path, _MOST_BYTES, "give a file that `duality sample --trace` wrote")
     if not isinstance(whole, dict) or not {"format", "about", "samples"} <= whole.keys():
         raise ValueError(f"{path} is no trace of a generation: give a file that `duality sample --trace` wrote")
     if whole["format"] != FORMAT:
@@ -186,9 +185,9 @@ def _of(kind: type[T], value: object) -> T:
 
 
 def _count(value: object) -> int:
-    """The value, which must be a whole number from 0 on."""
-    if type(value) is not int or value < 0:
-        raise TypeError(f"{str(value)[:40]!r} is no whole number from 0 on")
+    """The value, which must be a whole number from 0 on that a page can count with."""
+    if type(value) is not int or not 0 <= value < 1 << 53:
+        raise TypeError(f"{str(value)[:40]!r} is no whole number from 0 to 2**53 - 1")
     return value
 
 

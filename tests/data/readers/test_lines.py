@@ -144,3 +144,19 @@ def test_an_unknown_rule(tmp_path: Path) -> None:
     for call in (read_documents, lambda spec, rule: prepare(spec, Bytes(), documents=rule, cache=tmp_path)):
         with pytest.raises(ValueError, match="a document is 'auto' or 'lines'; got 'words'"):
             call("austen", wrong)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.csv"])
+def test_a_line_that_is_too_long_for_the_memory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of some kilobytes may unpack to gigabytes without a line end."""
+    monkeypatch.setattr(textfiles, "_LONGEST", 1000)
+    path, first = tmp_path / name, {"a.jsonl": '{"text": "one"}', "a.csv": "text"}.get(name, "one")
+    for length in (900, 5000):
+        long = f'{{"text": "{"a" * length}"}}' if name == "a.jsonl" else "a" * length
+        data = f"{first}\n{long}".encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        if length < 1000:
+            assert len(read(path)[-1][1]) == length
+        else:
+            with pytest.raises(ValueError, match=r"line 2: more than 1,000 bytes; write its text as several lines"):
+                read(path)
