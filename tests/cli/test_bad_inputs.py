@@ -376,6 +376,7 @@ import hf:a/b/c --out {{new}}                               | write hf:OWNER/NAM
 import {{absent}} --out {{new}} --method gpt                | invalid choice
 import {{absent}} --out {{new}} --heads 0                   | heads is 0: it must be at least 1
 import {{absent}} --out {{new}} --length many               | invalid
+import {{released}} --out {{new}} --tokenizer {{piped}}/tokens/tokenizer.json | there is no tokenizer file
 import {{released}} --out {{new}} --tokenizer {{run}}/checkpoints | no tokenizer at {{run}}/checkpoints
 import {{absent}} --out {{new}} --step -1                   | step is -1: it must be at least 0
 export                                                      | RUN
@@ -532,7 +533,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: Path, golden: Path)
     places["loop"].symlink_to(places["loop"])
     shutil.copytree(places["run"], places["piped"])
     (places["piped"] / "metrics.jsonl").unlink()
-    for name in ("metrics.jsonl", "quality.json"):
+    (places["piped"] / "tokens").mkdir()
+    for name in ("metrics.jsonl", "quality.json", "tokens/tokenizer.json"):
         (places["piped"] / name).symlink_to(places["pipe"])
     return places
 

@@ -23,9 +23,10 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 
+from duality.files.json_files import read_json
 from duality.files.progress import Reporter
 from duality.tokenizers import TOKENIZERS
-from duality.tokenizers.library import LibraryTokenizer, load_tokenizer, with_extra_tokens
+from duality.tokenizers.library import MOST_BYTES, LibraryTokenizer, load_tokenizer, with_extra_tokens
 from duality.tokenizers.specs import FROM_FILES, KeptTokenizer, TokenizerSpec, tokenizer_at
 from duality.tokenizers.tokenizer import FILE, Tokenizer
 
@@ -107,7 +108,7 @@ def _named_tokenizer(place: str, report: Reporter) -> tuple[TokenizerSpec | None
         return None, _released_text8()
     if folder.name == FILE:  # of this library, or of the library `tokenizers`
         with suppress(OSError, ValueError):
-            content = json.loads(folder.read_text(encoding="utf-8"))
+            content = read_json(folder, MOST_BYTES)
             folder = folder.parent if isinstance(content, dict) and "kind" in content else folder
     if folder.is_dir():
         return None, load_tokenizer(folder)
