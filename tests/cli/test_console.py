@@ -11,11 +11,13 @@ import torch
 from rich.console import Console
 
 from duality.cli import console
-from duality.cli.console import print_table, say, show_training
+from duality.cli.console import print_table, say
 from duality.cli.main import main
-from duality.cli.sample import _show_sampling
-from duality.files import progress
+from duality.files import bars, progress
 from duality.files.progress import working
+from duality.models.requests import SampleRequest
+from duality.models.sampling import show_sampling
+from duality.runs.session import show_training
 from duality.samplers.generate import Frame
 from duality.training.loop import StepRecord
 
@@ -43,7 +45,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def test_short_work_prints_nothing_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with working(say, "evaluating", 10) as advance:
         advance(5)
-    with show_training(10) as watch:
+    with show_training(say, 10) as watch:
         watch(record(1))
     assert capsys.readouterr().err == ""
 
@@ -52,14 +54,14 @@ def test_off_a_terminal_long_work_prints_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    with show_training(10) as watch:
+    with show_training(say, 10) as watch:
         watch(record(4))
         watch(record(5))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "training: 4 of 10 steps (40 %), bound loss 5.000"
     assert lines[1].startswith("training: 5 of 10 steps (50 %), bound loss 5.000, ")
     assert lines[1].endswith(" tokens/s, 0:00 left")
-    with _show_sampling(2) as show:
+    with show_sampling(say, SampleRequest(2, batch_size=1)) as show:
         for step in range(3):
             show(frame(step, 2))
     assert "sampling: 2 of 4 steps (50 %)" in capsys.readouterr().err
@@ -70,26 +72,25 @@ def test_off_a_terminal_long_work_prints_lines(
 
 def test_on_a_terminal_work_inside_work_has_a_bar_of_its_own(terminal: io.StringIO) -> None:
     """A corpus is encoded while the display of the training waits for its first step."""
-    with show_training(10) as watch:
+    with show_training(say, 10) as watch:
         with working(say, "encoding", 4e6, "bytes") as advance:
             advance(3e6, tokens=1000)
-            assert say.bars is not None
-            say.bars.refresh()
+            bars._live[0].refresh()
         watch(record(7))
-        say.bars.refresh()
+        bars._live[0].refresh()
     output = terminal.getvalue()
     assert "3.0 of 4.0 MB" in output
     assert "tokens/s" in output
     assert "7 of 10 steps" in output
     assert "bound loss 5.000" in output
-    assert say.bars is None
+    assert not bars._live
 
 
 @pytest.mark.usefixtures("terminal")
 def test_a_display_that_fails_leaves_none_behind() -> None:
     with pytest.raises(ValueError, match="stop"), working(say, "evaluating", 10):
         raise ValueError("stop")
-    assert say.bars is None
+    assert not bars._live
 
 
 def test_no_escape_sequence_of_a_name_reaches_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

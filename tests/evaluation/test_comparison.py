@@ -17,7 +17,7 @@ from support.runs import quiet, small_recipe
 from support.sweep_rows import row as sweep_row
 from torch import Tensor
 
-from duality.cli.console import show_training
+from duality.cli.console import say
 from duality.cli.main import main
 from duality.data.packing import Sequences
 from duality.evaluation.compare import (
@@ -36,6 +36,7 @@ from duality.evaluation.sweep import Advance, RunSampler, measure_runs
 from duality.models import model as run_model
 from duality.recipes import corpus as recipe_corpus
 from duality.recipes.recipe import Recipe
+from duality.runs.session import show_training
 from duality.training.loop import StepRecord
 from duality.training.metrics import read_metrics
 
@@ -97,7 +98,7 @@ def uniform_judge() -> Judge:
 def test_a_judge_adds_columns(english: Path, tmp_path: Path) -> None:
     recipes = [small_recipe(english, "training.steps=3", name=name) for name in NAMES]
     plan = ComparisonRequest(tmp_path / "out", 1, 4, uniform_judge(), num_samples=3, sampling_steps=5)
-    rows, remarks, _ = compare(recipes, plan, quiet, lambda each: show_training(each.training.steps))
+    rows, remarks, _ = compare(recipes, plan, quiet, lambda each: show_training(say, each.training.steps))
     for row, steps in zip(rows, (32, 5, 5)):
         assert row.samples is not None
         assert row.samples.gen_ppl == pytest.approx(4.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli import options
-from duality.cli.console import print_table, say, show_training
+from duality.cli.console import print_table, say
 from duality.cli.options import AnyModel, Assignments, Column, Device, Folders, KeptStep, Round, Weights
 from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, list_values
 from duality.files.atomic import json_text
@@ -159,6 +159,7 @@ def compare(
     from duality.evaluation.judge import find_judge
     from duality.files.atomic import no_empty_folder
     from duality.recipes import catalogue
+    from duality.runs.session import show_training
     from duality.training.settings import device_named
 
     if not recipes:
@@ -173,7 +174,7 @@ def compare(
     request = comparison.ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
     with no_empty_folder(out):
         rows, remarks, number = comparison.compare(
-            chosen, request, say, lambda each: show_training(each.training.steps)
+            chosen, request, say, lambda each: show_training(say, each.training.steps)
         )
     head, *lines = comparison.table_lines(rows)
     print_table(head, lines)

@@ -15,7 +15,6 @@ from duality.cli.console import say, stderr
 from duality.cli.options import AnyModel, Device, KeptStep, Round, make_flags
 from duality.extras import import_extra
 from duality.files.atomic import json_text, readable_size, regular_file, write_atomically
-from duality.files.progress import Pace
 from duality.models.requests import SampleRequest
 from duality.ranks import job
 from duality.registry import visible
@@ -54,6 +53,7 @@ def sample(
     """
     from duality.cli.watch import Watcher
     from duality.models.model import load
+    from duality.models.sampling import show_sampling
     from duality.tokenizers.pieces import Pieces
 
     if (trace or watch) and not job().alone:
@@ -65,27 +65,13 @@ def sample(
         regular_file(trace)  # before anything is sampled that could not be kept
     model = load(run, say, device, round=round_number, step=kept_step)
     model.agree(vars(request))
-    batches, about = -(-request.num // max(request.batch_size, 1)), {"run": str(run), **vars(request)}
+    about = {"run": str(run), **vars(request)}
     with (
         _printing(model.step, request.num, json, full, later=watch) as each,
-        Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) if watch else _show_sampling(batches) as view,
+        Watcher(stderr, Pieces(model.tokenizer, model.mask_id)) if watch else show_sampling(say, request) as view,
         _tracing(view.show if isinstance(view, Watcher) else view, trace, model, about) as see,
     ):
         model.write(replace(request, keep=_parse_kept_tokens(request.keep)), see, each)
-
-
-@contextmanager
-def _show_sampling(batches: int) -> Iterator[Watch]:
-    """The steps of all batches of samples."""
-    with say.showing() as show:
-        pace = Pace("sampling", 0, "steps")
-
-        def show_frame(frame: Frame) -> None:
-            pace.total = frame.steps * batches
-            pace.add(min(1, frame.step))  # step 0 is the start
-            show(pace, "")
-
-        yield show_frame
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from duality.cli import options
-from duality.cli.console import print_table, say, show_training
+from duality.cli.console import print_table, say
 from duality.cli.options import Assignments, Device, DistillationName, Log, Name
 from duality.files.atomic import json_text
 from duality.ranks import job
@@ -66,12 +66,13 @@ def _carry_out(plan: TrainingPlan, device: Device, log: Log, dry_run: bool) -> i
 
         print(describe(plan.recipe))
         return 0
+    from duality.runs.session import show_training
     from duality.training.metrics import HELD_OUT, read_metrics
 
     with suppress(OSError, AttributeError):  # not every system has it
         if busy := _describe_load(os.getloadavg()[0]):
             say(busy)
-    with show_training(plan.recipe.training.steps) as watch:
+    with show_training(say, plan.recipe.training.steps) as watch:
         outcome = plan.run(device=device, report=say, watch=watch, log=log)
     if outcome.signal:
         say(f"stopped by a signal at step {outcome.step}; saved. Continue with the same command and --resume")

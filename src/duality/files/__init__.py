@@ -7,6 +7,7 @@
     json_files    JSON that somebody else may have written, bounded in size and depth
     kept_scores   scores of samples that are not computed twice
     progress      what long work reports: messages and how much is done
+    bars          work in progress as bars, on a terminal or in a notebook
 
 What must hold: after a crash at any moment, a file has its old or its new content.
 """

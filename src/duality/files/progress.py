@@ -111,10 +111,15 @@ def report_line(report: Reporter, pace: Pace, note: str) -> None:
         report(pace.line(note))
 
 
+def showing(report: Reporter) -> AbstractContextManager[Show]:
+    """A function that shows a pace and a note, as the reporter can."""
+    return report.showing() if isinstance(report, _Display) else nullcontext(partial(report_line, report))
+
+
 @contextmanager
 def working(report: Reporter, label: str, total: float, unit: str = "") -> Iterator[Advance]:
     """Show work that is done in parts, as the reporter can; what is yielded is called after each of them."""
-    with report.showing() if isinstance(report, _Display) else nullcontext(partial(report_line, report)) as show:
+    with showing(report) as show:
         pace = Pace(label, total, unit)
         show(pace, "")
 

@@ -14,6 +14,7 @@ asked for in the same call. Nothing is printed unless ``report`` prints.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -22,12 +23,13 @@ from torch import Tensor
 
 from duality.data.packing import Sequences
 from duality.denoisers.wrapping import network_of
+from duality.files.bars import Bars
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of, ratios_of
 from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, hash_weights, likelihood
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest, check_type, list_texts
-from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, with_memo, write_samples
+from duality.models.sampling import Sample, SampleWatch, Watch, Wrap, show_sampling, with_memo, write_samples
 from duality.models.scoring import Passage, TextLikelihood, TokenSurprisal, measure_tokens
 from duality.models.trained import TrainedModel, Weights, read_model
 from duality.models.trained import network as network
@@ -66,6 +68,7 @@ class Model(TrainedModel):
         watch: Watch | None = None,
         each: SampleWatch | None = None,
         wrap: Wrap | None = None,
+        progress: bool = True,
         **options: Unpack[SampleOptions],
     ) -> list[Sample]:
         """``num`` samples; each begins with ``prompt`` and ends with ``suffix``.
@@ -79,9 +82,23 @@ class Model(TrainedModel):
         psi sampler. ``top_p`` and ``temperature`` change the belief; ``label`` is a class to write in, ``guidance`` how
         much it counts. Sample i of a seed is the same however many there are. ``watch`` gets a ``Frame`` per step,
         ``each`` every sample as soon as its batch is written. ``wrap`` is put around everything that the sampler asks.
+        On a terminal and in a notebook a bar shows the ``progress``.
         A sample's ``text`` ends before the first end-of-text that follows the prompt and, if there is one, the suffix.
         """
-        return self.write(SampleRequest(num, **options), watch, each, wrap)
+        return self._write_shown(SampleRequest(num, **options), watch, each, wrap, progress)
+
+    def _write_shown(
+        self,
+        request: SampleRequest | FillRequest,
+        watch: Watch | None,
+        each: SampleWatch | None,
+        wrap: Wrap | None,
+        progress: bool,
+    ) -> list[Sample]:
+        """The samples of a request, with a bar if one is wanted and can be seen."""
+        report = Bars.beside(silent, progress and job().first)
+        with nullcontext(watch) if report is silent else show_sampling(report, request, watch) as see:
+            return self.write(request, see, each, wrap)
 
     def fill(
         self,
@@ -93,6 +110,7 @@ class Model(TrainedModel):
         watch: Watch | None = None,
         each: SampleWatch | None = None,
         wrap: Wrap | None = None,
+        progress: bool = True,
         **options: Unpack[ChoiceOptions],
     ) -> list[Sample]:
         """``num`` samples in which the blanks of ``text`` are filled in and everything else stays as it is.
@@ -103,7 +121,7 @@ class Model(TrainedModel):
         that writes vectors, is refused.
         """
         request = FillRequest(num, text=text, blank=blank, tokens_per_blank=tokens_per_blank, **options)
-        return self.write(request, watch, each, wrap)
+        return self._write_shown(request, watch, each, wrap, progress)
 
     def generate(
         self,
@@ -133,14 +151,24 @@ class Model(TrainedModel):
 
     @overload
     def log_likelihood(  # type: ignore[overload-overlap]  # a str is a sequence of str, and comes first
-        self, texts: str, *, context: str | Sequence[str] = "", **options: Unpack[ScoreOptions]
+        self, texts: str, *, context: str | Sequence[str] = "", progress: bool = True, **options: Unpack[ScoreOptions]
     ) -> TextLikelihood: ...
     @overload
     def log_likelihood(
-        self, texts: Sequence[str], *, context: str | Sequence[str] = "", **options: Unpack[ScoreOptions]
+        self,
+        texts: Sequence[str],
+        *,
+        context: str | Sequence[str] = "",
+        progress: bool = True,
+        **options: Unpack[ScoreOptions],
     ) -> list[TextLikelihood]: ...
     def log_likelihood(
-        self, texts: str | Sequence[str], *, context: str | Sequence[str] = "", **options: Unpack[ScoreOptions]
+        self,
+        texts: str | Sequence[str],
+        *,
+        context: str | Sequence[str] = "",
+        progress: bool = True,
+        **options: Unpack[ScoreOptions],
     ) -> TextLikelihood | list[TextLikelihood]:
         """-log p of a text, or of each of several, in nats, with its standard error and its kind.
 
@@ -149,7 +177,7 @@ class Model(TrainedModel):
         value of an autoregressive model is then exact, that of a diffusion a bound for the process that ``sample`` with
         a prompt simulates (models/scoring.py has the details). A context that does not fit is cut off on the left.
         ``label`` is the class that a class-conditional model is given. The end-of-document token is not added, nor is
-        padding: what a whole document costs is measured by ``likelihood``.
+        padding: what a whole document costs is measured by ``likelihood``. ``progress`` is as for ``sample``.
         """
         request, alone = ScoreRequest(**options), isinstance(texts, str)
         rows, contexts = list_texts("texts", texts), list_texts("context", context)
@@ -159,12 +187,13 @@ class Model(TrainedModel):
                 f"{len(contexts)} contexts for {len(rows)} texts: give one string for all of them, or one for each"
             )
         pairs = zip(rows, contexts, strict=True)
-        found = self.score([Passage.of(self.tokenizer, *pair, request.seed) for pair in pairs], request)
+        report = Bars.beside(silent, progress and job().first)
+        found = self.score([Passage.of(self.tokenizer, *pair, request.seed) for pair in pairs], request, report)
         return found[0] if alone else found
 
-    def score(self, rows: Sequence[Passage], request: ScoreRequest) -> list[TextLikelihood]:
+    def score(self, rows: Sequence[Passage], request: ScoreRequest, report: Reporter = silent) -> list[TextLikelihood]:
         """``log_likelihood`` of tokens: each passage has its own context, seed and manner to be cut into windows."""
-        return [TextLikelihood.of(draws, self.measure.kind) for draws in measure_tokens(self, rows, request)]
+        return [TextLikelihood.of(draws, self.measure.kind) for draws in measure_tokens(self, rows, request, report)]
 
     def surprisal(self, text: str, **options: Unpack[ScoreOptions]) -> list[TokenSurprisal]:
         """The nats of each token of a text, in 16 draws if ``num_draws`` says no other number.

@@ -18,7 +18,8 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +29,7 @@ from duality.denoisers.clamp import Clamped, ClampedScore
 from duality.denoisers.filters import Temperature, TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.wrapping import network_of, unwrap
+from duality.files.progress import Pace, Reporter, showing
 from duality.models.requests import FillRequest, SampleRequest
 from duality.models.size import check_sampling
 from duality.models.trained import TrainedModel
@@ -172,6 +174,24 @@ def write_samples(
         each=keep,
     )
     return samples
+
+
+@contextmanager
+def show_sampling(
+    report: Reporter, request: SampleRequest | FillRequest, watch: Watch | None = None
+) -> Iterator[Watch]:
+    """The steps of all batches of samples; ``watch`` gets them too."""
+    with showing(report) as show:
+        pace = Pace("sampling", 0, "steps")
+
+        def show_frame(frame: Frame) -> None:
+            pace.total = frame.steps * -(-request.num // max(request.batch_size, 1))
+            pace.add(min(1, frame.step))  # step 0 is the start
+            show(pace, "")
+            if watch is not None:
+                watch(frame)
+
+        yield show_frame
 
 
 # --- known tokens

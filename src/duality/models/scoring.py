@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.clamp import in_context
+from duality.files.progress import Reporter, silent, working
 from duality.models.requests import ScoreRequest
 from duality.models.trained import TrainedModel
 from duality.noise import Noise
@@ -184,7 +185,9 @@ class Window:
 
 
 @torch.no_grad()
-def measure_tokens(model: TrainedModel, passages: Sequence[Passage], request: ScoreRequest) -> list[Tensor]:
+def measure_tokens(
+    model: TrainedModel, passages: Sequence[Passage], request: ScoreRequest, report: Reporter = silent
+) -> list[Tensor]:
     """For each passage the nats of its tokens at every draw, (D, number of tokens) float64, end terms included.
 
     Windows of one shape are measured together, each at its own draw.
@@ -198,21 +201,23 @@ def measure_tokens(model: TrainedModel, passages: Sequence[Passage], request: Sc
     count = 1 if measure.kind == "exact" else request.num_draws  # an exact measure has nothing to draw
     found = [torch.zeros(count, len(each.ids), dtype=torch.float64) for each in passages]
     pairs = [(window, draw) for window in Window.cut(passages, model.length) for draw in range(count)]
-    for some in batch_windows(pairs, request.batch_size):
-        _, with_padding, with_known = some[0][0].shape
-        x, real, known = pad_windows([window for window, _ in some], device)
-        valid, reader = real if with_padding else None, denoiser
-        if with_known:
-            reader, valid = in_context(denoiser, x, known, valid), real & ~known
-        draws = torch.tensor([draw for _, draw in some], device=device)
-        offsets = draw_noise([(window, 0) for window, _ in some], device).fold("time of a window").uniform("offset")
-        noise, times = draw_noise(some, device).fold("score"), (draws + offsets) / count
-        ends = measure.ends(reader, x, noise, valid)
-        diffusion = measure(reader, x, times, noise, valid).nats
-        nats = (diffusion.double() + ends.prior.double() + ends.reconstruction.double()).cpu()
-        for (window, draw), row in zip(some, nats, strict=True):
-            paid = row[window.known : len(window.ids)]
-            found[window.text][draw, window.first : window.first + len(paid)] = paid
+    with working(report, "measuring", len(pairs), "windows") as advance:
+        for some in batch_windows(pairs, request.batch_size):
+            _, with_padding, with_known = some[0][0].shape
+            x, real, known = pad_windows([window for window, _ in some], device)
+            valid, reader = real if with_padding else None, denoiser
+            if with_known:
+                reader, valid = in_context(denoiser, x, known, valid), real & ~known
+            draws = torch.tensor([draw for _, draw in some], device=device)
+            offsets = draw_noise([(window, 0) for window, _ in some], device).fold("time of a window").uniform("offset")
+            noise, times = draw_noise(some, device).fold("score"), (draws + offsets) / count
+            ends = measure.ends(reader, x, noise, valid)
+            diffusion = measure(reader, x, times, noise, valid).nats
+            nats = (diffusion.double() + ends.prior.double() + ends.reconstruction.double()).cpu()
+            for (window, draw), row in zip(some, nats, strict=True):
+                paid = row[window.known : len(window.ids)]
+                found[window.text][draw, window.first : window.first + len(paid)] = paid
+            advance(len(some))
     return found
 
 

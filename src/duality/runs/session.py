@@ -28,10 +28,11 @@ from duality.data.loader import Batches
 from duality.data.packing import Sequences
 from duality.files.atomic import flush_to_disk, own_process, write_atomically
 from duality.files.lock import holder_of, locked
-from duality.files.progress import Reporter, silent
+from duality.files.progress import Pace, Reporter, showing, silent
 from duality.models.folder import BASE, ROUNDS, exists, read_recipe
 from duality.models.model import Model, network
 from duality.models.plan import operations_per_second
+from duality.models.requests import SampleRequest
 from duality.protocols import Vocabulary
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences
@@ -203,7 +204,7 @@ class Session:
         row |= {"validation_stderr": result.stderr, "validation_tokens": result.num_tokens}
         row |= {"validation_kind": result.kind, **job().once(lambda: self._marks(held_out))}
         self.log(row | ({"validation_padding": result.padding} if result.num_padding else {}))
-        rows = [sample.row(model.step) for sample in model.sample(2)]
+        rows = [sample.row(model.step) for sample in model.write(SampleRequest(2))]
         target = self.folder / "samples" / f"step-{self.state.step:08d}.jsonl"
 
         def write_samples() -> None:
@@ -213,6 +214,29 @@ class Session:
             self.trackers.each(lambda tracker: tracker.samples(self.state.step, texts))
 
         job().once(write_samples)
+
+
+@contextmanager
+def show_training(report: Reporter, steps: int, watch: Watch | None = None) -> Iterator[Watch]:
+    """The steps of a training, with loss, tokens per second and time left; ``watch`` gets them too."""
+    with showing(report) as show:
+        pace: Pace | None = None
+        smooth = 0.0
+
+        def show_step(record: StepRecord) -> None:
+            nonlocal pace, smooth
+            if pace is None:
+                # The work begins with the first step of this call, so that neither reading the corpus nor steps that
+                # were taken before count as speed.
+                pace, smooth = Pace("training", steps, "steps", record.step), record.nats_per_token
+            else:
+                pace.add(record.step - pace.done, record.num_tokens)
+                smooth += 0.05 * (record.nats_per_token - smooth)
+            show(pace, f"{record.phase} loss {smooth:.3f}")
+            if watch is not None:
+                watch(record)
+
+        yield show_step
 
 
 def _log_row(record: StepRecord, since: int, seconds: float, peak: tuple[float, float] | None) -> dict[str, object]:

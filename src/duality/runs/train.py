@@ -19,6 +19,7 @@ from __future__ import annotations
 import filecmp
 import signal
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,12 +29,14 @@ from duality.data import TEXT_COLUMN
 from duality.data.memory import write_corpus
 from duality.diffusion import Compare, Divergence
 from duality.files.atomic import atomic_folder
+from duality.files.bars import Bars
 from duality.files.lock import locked
 from duality.files.progress import Reporter, silent
 from duality.hub.fetch import model_source
 from duality.hub.package import PretrainedConfig
 from duality.models.folder import DATA, exists, read_recipe
 from duality.models.model import Model, load
+from duality.ranks import job
 from duality.recipes import catalogue
 from duality.recipes.config import build
 from duality.recipes.derive import derive_distillation, derive_finetuning
@@ -41,7 +44,7 @@ from duality.recipes.recipe import Recipe
 from duality.runs.corpus import DataInMemory, TrainingData
 from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
 from duality.runs.resume import TrainingPlan, check_folder
-from duality.runs.session import Outcome, Watch
+from duality.runs.session import Outcome, Watch, show_training
 from duality.runs.start import DistillationBase, FinetuningSource
 from duality.runs.trackers.tracker import Tracker
 from duality.training import DISTILLATIONS, Growth, TeacherCopy, checkpoint
@@ -60,10 +63,18 @@ class TrainingStopped(RuntimeError):
 
 
 def _train_and_load(
-    plan: TrainingPlan, device: torch.device | str, report: Reporter, watch: Watch | None, log: Sequence[str | Tracker]
+    plan: TrainingPlan,
+    device: torch.device | str,
+    report: Reporter,
+    watch: Watch | None,
+    log: Sequence[str | Tracker],
+    progress: bool,
 ) -> Model:
     """Train until the last step and load the result; ``TrainingStopped`` if a signal came first."""
-    outcome = plan.run(device=device, report=report, watch=watch, log=log)
+    progress = progress and job().first
+    report = Bars.beside(report, progress)
+    with show_training(report, plan.recipe.training.steps, watch) if progress else nullcontext(watch) as see:
+        outcome = plan.run(device=device, report=report, watch=see, log=log)
     if outcome.signal:
         raise TrainingStopped(plan.folder, outcome)
     return load(plan.folder, report, device)
@@ -154,6 +165,7 @@ def train(
     report: Reporter = silent,
     watch: Watch | None = None,
     log: Sequence[str | Tracker] = (),
+    progress: bool = True,
 ) -> Model:
     """Train a recipe into the run folder ``out`` (``runs/<name>`` if not given) and load the model.
 
@@ -161,7 +173,8 @@ def train(
     corpus, texts or tensors of ids. ``column`` is the key of a .jsonl file, or the column of a .csv or .tsv file, that
     holds the text. ``set`` changes fields, such as ``set=["training.batch_size=8", "backbone=mini"]``; ``steps`` and
     ``seed`` are short for two of them. With ``resume`` a run that is in ``out`` continues. ``report`` is called with
-    messages, ``watch`` with the ``StepRecord`` of every step. A signal (Ctrl-C) saves the run and raises
+    messages, ``watch`` with the ``StepRecord`` of every step. On a terminal and in a notebook a bar shows the
+    ``progress``, unless it is False. A signal (Ctrl-C) saves the run and raises
     ``TrainingStopped``.
 
     With ``start`` the training begins from the model of a run, or of whatever else ``load`` reads, with its tokenizer:
@@ -169,7 +182,7 @@ def train(
     ``log`` are trackers, by name ("tensorboard", "wandb") or as objects (``trackers.Tracker``).
     """
     request = TrainRequest(recipe, start, out, data, column, steps, seed, set, resume)
-    return _train_and_load(plan_training(request), device, report, watch, log)
+    return _train_and_load(plan_training(request), device, report, watch, log, progress)
 
 
 def plan_distillation(request: DistillRequest) -> TrainingPlan:
@@ -224,6 +237,7 @@ def distill(
     report: Reporter = silent,
     watch: Watch | None = None,
     log: Sequence[str | Tracker] = (),
+    progress: bool = True,
 ) -> Model:
     """Distill what ``load`` takes into a model that needs fewer steps, in the run folder ``out``, and load it.
 
@@ -235,4 +249,4 @@ def distill(
     """
     changes = RoundChanges(rounds, round_steps, teacher, delta, growth, divergence, compare, for_steps)
     request = DistillRequest(run, method, changes, out, corpus, seed, set, resume)
-    return _train_and_load(plan_distillation(request), device, report, watch, log)
+    return _train_and_load(plan_distillation(request), device, report, watch, log, progress)
