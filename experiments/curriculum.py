@@ -38,6 +38,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "tau=0.001": ("method.curriculum=0.5", "method.tau=0.001"),
     "tau=0.01": ("method.curriculum=0.5", "method.tau=0.01"),
     "tau=0.03": ("method.curriculum=0.5", "method.tau=0.03"),
+    "tau=0.1": ("method.curriculum=0.5", "method.tau=0.1"),
 }
 TIMES = {"log-linear": "LogLinear", "polynomial": "Polynomial"}
 

@@ -228,6 +228,10 @@ eval {{run}} --seed 18446744073709551616                    | {SEED}
 eval {{run}} --weights raw                                  | invalid choice
 eval {{run}} --round 1                                      | is no distillation: it has no rounds
 eval {{dcd}} --round 9                                      | has no round 9: there are 0, 1
+eval {{run}} --latents normal                               | invalid choice
+eval {{mdlm}} --latents gaussian                            | only uniform noise
+eval {{ar}} --latents gaussian                              | only uniform noise
+eval {{mdlm}} --suite lm1b --latents gaussian               | only uniform noise
 eval {{run}} --device cuda                                  | no GPU
 sample                                                      | RUN
 sample {{absent}}                                           | is not a run

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from duality.diffusion import gaussian
+from duality.diffusion import gaussian, posterior
+from duality.diffusion.processes import GaussianUniform, Uniform
 from duality.noise import Noise
 from duality.protocols import TopK
 
@@ -232,6 +233,36 @@ def test_coupled_pairs_have_the_joint_law_of_the_shared_noise(vocab_size: int) -
         alpha = float(gaussian.level(torch.tensor(mu), vocab_size))
         hit = alpha + (1 - alpha) / vocab_size
         assert abs(float((z == x_token).double().mean()) - hit) < 4.5 * math.sqrt(hit * (1 - hit) / z.numel())
+
+
+class EveryDraw(Noise):
+    """For random numbers, all combinations: 1000 quantiles of a normal (rows), 1000 of a uniform (columns)."""
+
+    quantiles = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+
+    def normal(self, tag: str, *shape: int) -> torch.Tensor:
+        values: torch.Tensor = torch.special.ndtri(self.quantiles)
+        return values[:, None].expand(-1, *shape)
+
+    def uniform(self, tag: str, *shape: int) -> torch.Tensor:
+        return self.quantiles.repeat(shape[0] // 1000)[:, None].expand(1000, *shape)
+
+    def integers(self, tag: str, high: int, *shape: int) -> torch.Tensor:
+        return torch.arange(high).repeat_interleave(1000).expand(1000, *shape)
+
+
+@pytest.mark.parametrize("vocab_size", [2, 3, 5])
+@pytest.mark.parametrize("alpha", [0.0, 0.001, 0.3, 0.9, 1 - 1e-9, 1.0])
+def test_argmax_latents_have_the_law_of_uniform_noise(vocab_size: int, alpha: float) -> None:
+    """Nothing is drawn: the frequencies over all combinations are integrals, exact to the width of the grid."""
+    x = torch.full((1000, 1000 * (vocab_size - 1)), 1)
+    level = torch.full((1000,), alpha, dtype=torch.float64)
+    z = GaussianUniform(vocab_size).corrupt(x, level, EveryDraw(torch.zeros(1000, dtype=torch.int64)))
+    found = torch.bincount(z.flatten(), minlength=vocab_size) / z.numel()
+    one = torch.eye(vocab_size, dtype=torch.float64)[1]
+    law = posterior.marginal(one, level[0], Uniform(vocab_size).prior())
+    assert torch.allclose(found.double(), law, atol=1e-3)
+    assert alpha < 1 or torch.equal(z, x)
 
 
 @pytest.mark.parametrize("vocab_size", [2, 3, 27, 1000, 30_522, 50_257, 256_000])

@@ -103,16 +103,18 @@ def test_results_are_kept_and_belong_to_weights_text_and_settings(
     assert capsys.readouterr().out == first
     assert main([*command, "--draws", "3"]) == 0
     assert len(calls) == 6
+    assert main([*command, "--draws", "3", "--latents", "gaussian"]) == 0
+    assert len(calls) == 9
     (sets["ptb"] / "ptb.valid.txt").write_text(" another text \n" * 9)
     assert main([*command, "--draws", "2"]) == 0
-    assert len(calls) == 7
+    assert len(calls) == 10
     kept = json.loads((runs["duo"] / KEPT).read_text())
     (runs["duo"] / KEPT).write_text(json.dumps({who: dict.fromkeys(row, 5) for who, row in kept.items()}))
     assert main([*command, "--draws", "2"]) == 0  # what cannot be read is measured again
-    assert len(calls) == 10
+    assert len(calls) == 13
     (runs["duo"] / KEPT).write_text("{damaged")
     assert main([*command, "--draws", "2", "--weights", "model"]) == 0
-    assert len(calls) == 13
+    assert len(calls) == 16
 
 
 @pytest.mark.parametrize(

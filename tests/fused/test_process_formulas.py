@@ -9,7 +9,7 @@ import torch
 from support.unigram import Unigram
 from torch import Tensor, nn
 
-from duality.diffusion.processes import Absorbing, Uniform
+from duality.diffusion.processes import Absorbing, GaussianUniform, Uniform
 from duality.fused.lazy import Belief, Ratios
 from duality.fused.loss import fused_loss
 from duality.fused.process_formulas import CLOSED_FORMS, _GeneralFormulas, formulas_of
@@ -17,7 +17,7 @@ from duality.noise import Noise
 from duality.protocols import Process
 
 BATCH, LENGTH, WIDTH, TOKENS = 5, 6, 4, 7
-PROCESSES: list[Process] = [Uniform.over(TOKENS), Absorbing.over(TOKENS)]
+PROCESSES: list[Process] = [Uniform(TOKENS), GaussianUniform(TOKENS), Absorbing.over(TOKENS)]
 
 
 def inputs(process: Process) -> tuple[nn.Linear, Tensor, Tensor, Tensor, Tensor]:

@@ -20,14 +20,14 @@ from duality.data.encode import write_store
 from duality.data.packing import Sequences
 from duality.denoisers.readouts import MeanDenoiser
 from duality.diffusion import draws
-from duality.diffusion.processes import Uniform
+from duality.diffusion.processes import Absorbing, Uniform
 from duality.diffusion.schedules import LogLinear, Polynomial
 from duality.models import model as run_model
-from duality.models.likelihood import Likelihood, likelihood
+from duality.models.likelihood import Latents, Likelihood, likelihood
 from duality.noise import Noise
 from duality.objectives.continuous_time import ContinuousTimeBound
 from duality.objectives.next_token import NextToken
-from duality.protocols import Dropout, Latent, Schedule, Valid, Vocabulary
+from duality.protocols import Dropout, Latent, Measure, Schedule, Valid, Vocabulary
 from duality.tokenizers.tokenizer import ByteTokenizer, CharTokenizer
 
 
@@ -55,12 +55,13 @@ class Toy:
         return None
 
 
-def toy_likelihood(schedule: Schedule, seed: int, count: int = 2000, num_draws: int = 1) -> Likelihood:
+def toy_likelihood(
+    schedule: Schedule, seed: int, count: int = 2000, num_draws: int = 1, latents: Latents = "discrete"
+) -> Likelihood:
     law, process, oracle = uniform_toy()
     toy = cast(Sequences, Toy(law, count, seed))  # has all methods that likelihood uses
-    return likelihood(
-        oracle, ContinuousTimeBound(process, schedule), toy, seed=seed, batch_size=count, num_draws=num_draws
-    )
+    bound = ContinuousTimeBound(process, schedule)
+    return likelihood(oracle, bound, toy, seed=seed, batch_size=count, num_draws=num_draws, latents=latents)
 
 
 @pytest.mark.parametrize("num_draws", [1, 3])
@@ -128,6 +129,42 @@ def test_the_value_does_not_depend_on_the_batch_size(english: Path) -> None:
     for result in results[1:]:
         assert result.nats_per_token == pytest.approx(results[0].nats_per_token, rel=1e-12)
         assert result.stderr == pytest.approx(results[0].stderr, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["duo", "udlm", "d3pm-uniform", "sedd-uniform"])
+def test_gaussian_latents_give_the_same_likelihood(name: str, english: Path) -> None:
+    """The paper's sanity check: two estimates with other draws of the same number, of a network that is not trivial."""
+    recipe = small_recipe(english, name=f"{name}-laptop")
+    corpus = prepare(str(english), recipe.data.tokenizer)
+    num_tokens = corpus.tokenizer.vocab_size
+    torch.manual_seed(0)
+    denoiser = run_model.network(recipe, Vocabulary(num_tokens))
+    with torch.no_grad():
+        for parameter in denoiser.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    measure, sequences = recipe.method.measure(num_tokens), Sequences(corpus.validation, 32)
+    discrete = likelihood(denoiser, measure, sequences, num_draws=32)
+    gaussian = likelihood(denoiser, measure, sequences, num_draws=32, latents="gaussian")
+    error = math.hypot(discrete.stderr, gaussian.stderr)
+    assert 0 < abs(gaussian.nats_per_token - discrete.nats_per_token) < 4 * error
+    assert error < 0.05 * discrete.nats_per_token
+
+
+def test_gaussian_latents_of_the_oracle_cost_the_entropy() -> None:
+    result = toy_likelihood(Polynomial(2.0, 1e-4), 0, latents="gaussian")
+    assert result.nats_per_token == pytest.approx(entropy(uniform_toy()[0]) / 2, abs=4 * result.stderr)
+    assert result.stderr < 0.06 * result.nats_per_token
+
+
+@pytest.mark.parametrize(
+    "measure", [ContinuousTimeBound(Absorbing(4), LogLinear(0.0)), NextToken()], ids=["mdlm", "ar"]
+)
+def test_gaussian_latents_belong_to_uniform_noise(measure: Measure) -> None:
+    toy = cast(Sequences, Toy(uniform_toy()[0], 4, 0))
+    with pytest.raises(ValueError, match="only uniform noise, such as that of Duo and UDLM"):
+        likelihood(Fixed(UNIGRAM), measure, toy, latents="gaussian")
+    with pytest.raises(ValueError, match="latents is 'normal': it must be discrete or gaussian"):
+        likelihood(Fixed(UNIGRAM), measure, toy, latents="normal")  # type: ignore[arg-type]
 
 
 def test_bits_per_byte_and_character_count_the_text(tmp_path: Path) -> None:

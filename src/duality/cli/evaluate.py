@@ -30,7 +30,8 @@ _SweepFlags = options.make_flags(
     grid=Annotated[str | None, arg(help=_GRIDS)],
     checkpoint=KeptStep,
 )
-_How = dict[str, Any]  # draws, limit, batch size and seed of a likelihood
+_How = dict[str, Any]  # draws, limit, batch size, seed and latents of a likelihood
+_LATENTS = {"discrete": "", "gaussian": ", with Gaussian latents"}
 _DERIVED = ("perplexity", "perplexity_stderr", "bits_per_byte", "bits_per_character")
 
 
@@ -45,6 +46,7 @@ def evaluate(
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
+    latents: Literal["discrete", "gaussian"] = "discrete",
     weights: Weights = "ema",
     round_number: Round = None,
     kept_step: KeptStep = None,
@@ -65,6 +67,8 @@ def evaluate(
         limit: evaluate on so many sequences only, evenly spread over the text.
         batch_size: sequences at a time; the result does not depend on it.
         seed: seed of times and noise.
+        latents: the noisy tokens are drawn from the discrete process, or, for uniform noise (Duo, UDLM), as the argmax
+            of Gaussian latents at the same levels: equal in law, so the two numbers agree within their errors.
         json: print one JSON object instead of text.
     """
     from duality.files.progress import working
@@ -76,8 +80,8 @@ def evaluate(
     if suite is None and len(data) > 1:
         raise ValueError(f"--data is given {len(data)} times: without --suite one text is evaluated; give one")
     model = load(run, say, device, weights, round_number, kept_step)
-    how: _How = {"num_draws": draws, "limit": limit, "batch_size": batch_size, "seed": seed}
-    model.agree([suite, split, limit, draws, batch_size, seed])
+    how: _How = {"num_draws": draws, "limit": limit, "batch_size": batch_size, "seed": seed, "latents": latents}
+    model.agree([suite, split, how])
     if suite is not None:
         _evaluate_on_suite(model, run, suite, data, how, json)
         return
@@ -86,9 +90,9 @@ def evaluate(
     sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
     with working(say, "evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(sequences, advance=advance, **how)
-    facts = {"run": str(run), "step": model.step, "data": other or split}
+    facts = {"run": str(run), "step": model.step, "data": other or split, "latents": latents}
     heading = f"{run}, step {model.step}, on {other or f'{split} of {corpus or model.recipe.data.corpus}'}"
-    print(json_text(facts | _numbers(result)) if json else "\n".join([heading, *result.lines()]))
+    print(json_text(facts | _numbers(result)) if json else "\n".join([heading + _LATENTS[latents], *result.lines()]))
 
 
 def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...], how: _How, json: bool) -> None:
@@ -108,9 +112,10 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
     if json:
         found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
-        print(json_text({"run": str(run), "step": model.step, "suite": name, "sets": found, "missing": missing}))
+        facts = {"run": str(run), "step": model.step, "suite": name, "latents": how["latents"]}
+        print(json_text(facts | {"sets": found, "missing": missing}))
         return
-    draws = f"{how['num_draws']} draws of time and noise for each sequence"
+    draws = f"{how['num_draws']} draws of time and noise for each sequence{_LATENTS[how['latents']]}"
     print(f"{suite.title}\n{run}, step {model.step}, {draws}\n")
     head, ours = suite.lines(outcomes, str(run))
     published = [] if suite.table is None else page.table(suite.table).rows_under(head[1:])

@@ -1,6 +1,6 @@
 """Where noise goes and how fast: processes, schedules, the Gaussian dual, and the formulas of the family.
 
-processes      Uniform, Absorbing: where noise goes
+processes      Uniform, Absorbing, GaussianUniform: where noise goes
 schedules      LogLinear, Cosine, Polynomial, Dual: how fast
 gaussian       the dual: T, its slope and inverse; sparse tempered latents; coupled argmax pairs
 posterior      marginal, posterior, its three routes, evidence, ratios

@@ -1,7 +1,8 @@
 """Where noise goes: q(z | x) = alpha x + (1 - alpha) prior, position by position.
 
 ``Uniform`` replaces a token by one drawn from the whole vocabulary, and may change it again later: such models can
-correct themselves. ``Absorbing`` replaces it by the mask token, the last state, which no text contains.
+correct themselves. ``GaussianUniform`` is the same noise by the duality. ``Absorbing`` replaces a token by the mask
+token, the last state, which no text contains.
 
 A process is its number of states and its prior; it knows alpha and never t. ``over(num_tokens)`` is the process for a
 vocabulary; absorbing noise adds the mask token to it.
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from duality.diffusion import gaussian
 from duality.noise import Noise
 
 
@@ -47,6 +49,15 @@ class Uniform:
     def corrupt(self, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
         replaced = noise.uniform("replace", x.shape[1]) >= alpha[:, None]
         return torch.where(replaced, self.sample_prior(x.shape[1], noise), x)
+
+
+@dataclass(frozen=True)
+class GaussianUniform(Uniform):
+    """``Uniform`` by the duality: z is the argmax of Gaussian latents at the mu with T(mu) = alpha. Equal in law."""
+
+    def corrupt(self, x: Tensor, alpha: Tensor, noise: Noise) -> Tensor:
+        mu = gaussian.inverse_level(alpha.clamp_max(1 - 2**-53), self.vocab_size)[:, None]  # at 1, mu is infinite
+        return gaussian.coupled_argmax(x, mu, mu, self.vocab_size, noise)[0]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from duality.data.documents import find_evaluated_part
 from duality.data.named import datasets
 from duality.files.kept_scores import Scores
 from duality.files.progress import Reporter, silent, working
-from duality.models.likelihood import Likelihood, hash_weights
+from duality.models.likelihood import Latents, Likelihood, LikelihoodOptions, choose_latents, hash_weights
 from duality.models.model import Model
 from duality.ranks import job
 from duality.recipes.corpus import make_sequences
@@ -67,10 +67,12 @@ class _Suite:
         limit: int | None = None,
         batch_size: int = 32,
         seed: int = 0,
+        latents: Latents = "discrete",
         keep: Path | None = None,
         report: Reporter = silent,
     ) -> list[_Outcome]:
         """The likelihood of every set; ``keep`` is a file of results that are not computed twice."""
+        choose_latents(model.measure, latents)  # refuses other noise before a set is read
         for name in places:
             if name not in self.sets.values():
                 near = suggestion(name, self.sets.values())
@@ -97,16 +99,15 @@ class _Suite:
                 "shards": [shard.sha256 for shard in store.shards],
                 "tokenizer": store.tokenizer,
                 "rows": [rows.length, rows.packing, rows.padding],
-                "settings": [num_draws, limit, seed],
+                "settings": [num_draws, limit, seed, *(["gaussian"] if latents == "gaussian" else [])],
             }
             key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
             values = known.get(key) if isinstance(known, dict) else None
             found = job().from_first(Likelihood.parse(values) if isinstance(values, dict) else None)
             if found is None:
                 with working(report, heading, min(limit or len(rows), len(rows)), "sequences") as advance:
-                    found = model.likelihood(
-                        rows, num_draws=num_draws, limit=limit, batch_size=batch_size, seed=seed, advance=advance
-                    )
+                    how: LikelihoodOptions = {"num_draws": num_draws, "limit": limit, "seed": seed, "latents": latents}
+                    found = model.likelihood(rows, **how | {"batch_size": batch_size, "advance": advance})
                 if kept:
                     job().once(partial(kept.replace, weights, key, {"set": name, **asdict(found)}))
             outcomes.append(_Outcome(heading, name, found))

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.diffusion import closed_forms, posterior
-from duality.diffusion.processes import Absorbing, Uniform
+from duality.diffusion.processes import Absorbing, GaussianUniform, Uniform
 from duality.fused.formulas import (
     AbsorbingScoreEntropy,
     Backward,
@@ -168,7 +168,11 @@ class _GeneralFormulas:
         return self.process.prior_of(z) > 0
 
 
-CLOSED_FORMS: dict[type, Callable[..., _ProcessFormulas]] = {Uniform: _UniformFormulas, Absorbing: _AbsorbingFormulas}
+CLOSED_FORMS: dict[type, Callable[..., _ProcessFormulas]] = {
+    Uniform: _UniformFormulas,
+    GaussianUniform: _UniformFormulas,
+    Absorbing: _AbsorbingFormulas,
+}
 
 
 def formulas_of(process: Process) -> _ProcessFormulas:

@@ -16,6 +16,9 @@ Everything is per real token: a token of the text or the one end-of-text of its 
 (data/packing.py), the nats of the end-of-text tokens after it are part of what a document costs and are in the sum, but
 these tokens are not counted: a model that is certain of them has the number that it would have without them. Their
 share is reported as ``padding``.
+
+``latents`` "gaussian" draws the noisy tokens of a model of uniform noise as the argmax of Gaussian latents
+(``GaussianUniform``), at the same levels: another estimate of the same number.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import TypedDict
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +35,15 @@ from torch import Tensor, nn
 from duality.data.packing import Sequences
 from duality.data.store import TokenStore
 from duality.denoisers.conditioning import with_labels
+from duality.diffusion.processes import GaussianUniform, Uniform
 from duality.noise import Noise, stratified_times
+from duality.objectives.continuous_time import ContinuousTimeBound
+from duality.objectives.discrete_time import DiscreteTimeBound
+from duality.objectives.score_entropy import ScoreEntropy
 from duality.protocols import AnyDenoiser, Kind, Measure
 from duality.ranks import job
 
+Latents = Literal["discrete", "gaussian"]
 KEPT = "evaluations.json"  # likelihoods that are kept beside the other files of a run
 
 
@@ -106,6 +114,21 @@ class Likelihood:
         ]
 
 
+def choose_latents(measure: Measure, latents: Latents) -> Measure:
+    """The measure with noisy tokens drawn from the discrete process, or as the argmax of Gaussian latents."""
+    if latents == "discrete":
+        return measure
+    if latents != "gaussian":
+        raise ValueError(f"latents is {latents!r}: it must be discrete or gaussian")
+    bounds = ContinuousTimeBound, DiscreteTimeBound, ScoreEntropy
+    if isinstance(measure, bounds) and isinstance(measure.process, Uniform):
+        return replace(measure, process=GaussianUniform(measure.process.vocab_size))
+    raise ValueError(
+        "latents is gaussian: only uniform noise, such as that of Duo and UDLM, is the argmax of Gaussian latents, and "
+        "this model has other noise or none; measure it with discrete latents, the default"
+    )
+
+
 class LikelihoodOptions(TypedDict, total=False):
     """How ``likelihood`` measures, as keywords."""
 
@@ -114,6 +137,7 @@ class LikelihoodOptions(TypedDict, total=False):
     batch_size: int
     seed: int
     device: torch.device | str
+    latents: Latents
     advance: Callable[[int], None]
 
 
@@ -128,6 +152,7 @@ def likelihood(
     batch_size: int = 32,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    latents: Latents = "discrete",
     advance: Callable[[int], None] = lambda count: None,
 ) -> Likelihood:
     """The bound over ``sequences`` (``limit`` of them, evenly spread), each with ``num_draws`` times.
@@ -136,6 +161,7 @@ def likelihood(
     """
     if num_draws < 1 or batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
+    measure = choose_latents(measure, latents)
     if measure.kind == "exact":
         num_draws = 1  # there is nothing to draw
     chosen = sequences.spread(limit)

@@ -321,7 +321,7 @@ def _write_figures() -> Iterator[str]:
             yield _fence(figure.commands)
     yield "## Numbers of the text"
     lines = [
-        [each.where, each.title, f"`{each.trainings[-1].recipe}`", each.number, _state_need(each.trainings)]
+        [each.where, each.title, f"`{each.trainings[-1].description}`", each.number, _state_need(each.trainings)]
         for each in REMARKS
     ]
     yield _write_table(["where", "what", "recipe", "the paper's number", "ours"], lines)
