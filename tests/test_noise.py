@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from duality.noise import Noise, stratified_times
 
@@ -29,6 +30,22 @@ def test_mixer_is_the_published_splitmix64() -> None:
     state = torch.tensor([_to_signed(1234567 + i * _GOLDEN) for i in (1, 2, 3)], dtype=torch.int64)
     got = [value % 2**64 for value in _mix(state).tolist()]
     assert got == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_shapes_alone_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor without numbers has no cache to fit into, and a long text would have thousands of blocks."""
+    calls: list[torch.Tensor] = []
+
+    def mix(words: torch.Tensor) -> torch.Tensor:
+        calls.append(words)
+        return words
+
+    monkeypatch.setattr("duality.noise._BLOCK", 8)
+    with FakeTensorMode(), monkeypatch.context() as patch:
+        keys = noise(count=2)
+        patch.setattr("duality.noise._mix", mix)
+        assert keys.uniform("x", 1000).shape == (2, 1000)
+    assert len(calls) < 5
 
 
 def test_the_numbers_are_those_of_earlier_runs() -> None:

@@ -90,7 +90,8 @@ class Noise:
         """Uniform 64-bit words as int64; a new tensor, which the caller may overwrite."""
         keys, count, device = self.fold(tag).keys[:, None], prod(shape), self.keys.device
         words = torch.empty(len(keys), count, dtype=torch.int64, device=device)
-        block = max(1, _BLOCK // max(1, len(keys)) if device.type == "cpu" else count)
+        cached = device.type == "cpu" and type(self.keys) is Tensor  # numbers, and no shapes alone, whose work is calls
+        block = max(1, _BLOCK // max(1, len(keys)) if cached else count)
         for start in range(0, count, block):
             counter = torch.arange(start, min(start + block, count), dtype=torch.int64, device=device)
             words[:, start : start + block] = _mix(keys ^ _mix(counter * _to_signed(_GOLDEN)))

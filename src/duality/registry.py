@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+T = TypeVar("T")
 Entry = Callable[..., Any]
 _PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\n": "⏎", "\x7f": "␡"}
 
@@ -112,7 +113,7 @@ class Registry(Mapping[str, Entry]):
         invalidate_caches()
         try:
             return getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # of the module itself, too
             raise ValueError(
                 f"no {self.kind} {name!r} ({error}): name a {what} of a module that can be imported from {Path.cwd()}, "
                 f"such as my_module:{what} for the {what} of that name in my_module.py, or choose from "
@@ -120,6 +121,16 @@ class Registry(Mapping[str, Entry]):
             ) from error
         finally:
             sys.path[:] = before
+
+    def call(self, name: str, entry: Callable[..., T], *arguments: object) -> T:
+        """Call something of a user's; an error that is no ``ValueError`` or ``OSError`` names it."""
+        try:
+            return entry(*arguments)
+        except (ValueError, OSError):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {one_line(error)}"
+            raise ValueError(f"the {self.kind} {name!r} has failed ({why}): --debug shows where") from error
 
     def types(self) -> tuple[type, ...]:
         """The registered classes."""

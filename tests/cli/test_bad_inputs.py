@@ -183,6 +183,8 @@ train --from {{ar}} --out {{new}} --data {{text}} --set data.tokenizer=text8 | d
 {TRAIN} --log wandb:often                                   | choose from offline, online, disabled
 {TRAIN} --log absent_module:Tracker                         | absent_module
 {TRAIN} --log json:dumps                                    | no tracker: it needs start, metrics
+{TRAIN} --log zipfile:ZipFile                               | the tracker 'zipfile:ZipFile' has failed (TypeError
+{TRAIN} --log this_is_no:Tracker                            | no tracker 'this_is_no:Tracker'
 {TRAIN} --log ''                                            | the value of --log {EMPTY}
 distill {{run}} --out {{new}} --log nothing                 | no tracker 'nothing'
 distill {{run}} --out {{new}} --set training.lora=2         | in a distillation
@@ -220,6 +222,7 @@ eval {{run}} --data {{empty}}                               | is empty
 eval {{run}} --data {{binary}}                              | is not text
 eval {{run}} --split test                                   | invalid choice
 eval {{run}} --draws 0                                      | each must be at least 1
+eval {{run}} --draws 100000000000000000000                  | draws below 2**63
 eval {{run}} --limit 0                                      | each must be at least 1
 eval {{run}} --batch-size 0                                 | each must be at least 1
 eval {{run}} --batch-size -1                                | each must be at least 1
@@ -240,6 +243,7 @@ sample {{run}} --num -3                                     | num is -3
 sample {{run}} --num x                                      | invalid
 sample {{run}} --steps 0                                    | steps is 0
 sample {{run}} --steps -1                                   | steps is -1
+sample {{run}} --steps 100000000000                         | at most 100,000,000
 sample {{run}} --length 0                                   | length is 0
 sample {{run}} --length -4                                  | length is -4
 sample {{run}} --length 10000000000000                      | take a smaller length or batch size
@@ -329,6 +333,7 @@ quality {{run}} --judge {{run}} --out {{new}}               | autoregressive
 quality {{run}} --score nope --out {{new}}                  | nope
 quality {{run}} --score absent_module:function --out {{new}} | absent_module
 quality {{run}} --score os:nothing --out {{new}}            | nothing
+quality {{run}} --score zipfile:ZipFile --out {{new}}       | the scorer 'zipfile:ZipFile' has failed (TypeError
 plot                                                        | nothing to draw
 plot {{absent}}                                             | {{absent}}
 plot {{text}}                                               | is not a quality.json
@@ -343,6 +348,7 @@ compare duo-laptop --out {{new}} --data {{absent}}          | no file, folder or
 compare duo-laptop --out {{new}} --steps 0                  | training.steps is 0
 compare duo-laptop --out {{new}} --seed -1                  | {SEED}
 compare duo-laptop --out {{new}} --draws 0                  | draws: 0; it must be at least 1
+compare duo-laptop --out {{new}} --draws 100000000000000000000 | it must be at least 1, and below 2**63
 compare duo-laptop --out {{new}} --limit 0                  | limit: 0; it must be at least 1
 compare duo-laptop --out {{new}} --samples 0                | samples: 0; it must be at least 1
 compare duo-laptop --out {{new}} --sample-steps 0           | sample steps: 0; it must be at least 1
@@ -352,6 +358,7 @@ compare duo-laptop --out {{file}} --data {{text}}           | {{file}}
 plan                                                        | RECIPE
 plan duo-labtop                                             | did you mean duo-laptop
 plan duo-owt --devices 0                                    | can be divided over 1, 2, 4
+plan duo-owt --set data.length=1152921504606846976          | take a smaller data.length
 plan duo-owt --devices 3                                    | can be divided over 1, 2, 4
 plan duo-owt --memory 80                                    | write a number and a unit: GB or GiB
 plan duo-owt --memory manyGB                                | write a number and a unit: GB or GiB
@@ -413,6 +420,7 @@ variance {{absent}}                                         | is not a run
 variance {{run}} --objectives nope                          | nope
 variance {{run}} --objectives ''                            | the value of --objectives {EMPTY}
 variance {{run}} --draws 0                                  | draws
+variance {{run}} --draws 100000000000000000000              | draws is 100000000000000000000
 variance {{run}} --draws 30                                 | multiple
 variance {{run}} --batch 0                                  | at least 1 sequence
 variance {{run}} --micro-batch -1                           | at least 1 sequence

@@ -48,6 +48,18 @@ def test_a_line_is_due_every_interval() -> None:
     assert counts == [0, 0, 1, 1, 1, 2, 2, 2, 3]
 
 
+@pytest.mark.parametrize(("total", "counts"), [(61, [1, 1, 1, 1, 1, 1, 2]), (20, [0, 0, 0, 0, 0, 1, 1])])
+def test_work_of_minutes_has_its_first_line_early(total: int, counts: list[int]) -> None:
+    clock = Clock()
+    pace, messages, found = Pace("x", total, "", clock=clock), list[str](), list[int]()
+    for _ in range(7):
+        clock.now += 5
+        pace.add(0.5 if total > 60 else 1.0)
+        report_line(messages.append, pace, "")
+        found.append(len(messages))
+    assert found == counts
+
+
 def test_any_reporter_gets_lines_and_short_work_none(monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[str] = []
     with working(messages.append, "encoding", 4e6, "bytes") as advance:

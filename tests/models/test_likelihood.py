@@ -34,6 +34,8 @@ from duality.tokenizers.tokenizer import ByteTokenizer, CharTokenizer
 class Toy:
     """A given number of sequences of the toy language."""
 
+    spread = Sequences.spread
+
     def __init__(self, law: torch.Tensor, count: int, seed: int):
         u = Noise.of(seed, 0, torch.arange(count)).uniform("data")
         pair = draws.categorical(law.flatten().expand(count, -1), u)
@@ -62,6 +64,14 @@ def toy_likelihood(
     toy = cast(Sequences, Toy(law, count, seed))  # has all methods that likelihood uses
     bound = ContinuousTimeBound(process, schedule)
     return likelihood(oracle, bound, toy, seed=seed, batch_size=count, num_draws=num_draws, latents=latents)
+
+
+def test_every_draw_of_a_batch_is_an_advance() -> None:
+    law, process, oracle = uniform_toy()
+    toy, parts = cast(Sequences, Toy(law, 5, 0)), list[float]()
+    measure = ContinuousTimeBound(process, LogLinear())
+    likelihood(oracle, measure, toy, num_draws=4, batch_size=3, advance=parts.append)
+    assert parts == [0.75] * 4 + [0.5] * 4
 
 
 @pytest.mark.parametrize("num_draws", [1, 3])

@@ -33,8 +33,10 @@ class Temperature:
 
     def __call__(self, log_p: Tensor, rows: Tensor) -> Tensor:
         """The transform of some rows of log-probabilities."""
-        # from the largest down: a tiny temperature then leaves the largest instead of no number at all
-        return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / self.temperature, -1)
+        # from the largest down: a tiny temperature then leaves the largest instead of no number at all, and so does
+        # one that float32 does not have
+        temperature = max(self.temperature, torch.finfo(torch.float32).tiny)
+        return torch.log_softmax((log_p - log_p.amax(-1, keepdim=True)) / temperature, -1)
 
     log_probs = materialised_log_probs
 

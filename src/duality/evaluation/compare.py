@@ -73,8 +73,8 @@ class ComparisonRequest:
     def __post_init__(self) -> None:
         counts = {"samples": self.num_samples, "draws": self.num_draws, "limit": self.limit}
         for name, value in {**counts, "sample steps": self.sampling_steps}.items():
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: {value}; it must be at least 1")
+            if value is not None and not 1 <= value < 1 << 63:
+                raise ValueError(f"{name}: {value}; it must be at least 1, and below 2**63")
 
     def case(self, recipe: Recipe) -> Case:
         """The samples of a recipe's run: its own sampler, as many steps as requested."""

@@ -113,7 +113,8 @@ def find_scorer(spec: str, context: ScorerContext | None = None) -> Scorer:
     """The scorer that ``spec`` names: a registered name, an entry point, or ``module:function``."""
     made = SCORERS.find(spec, "function")
     if isinstance(made, type):
-        made = made.from_context(context or ScorerContext(tuple)) if hasattr(made, "from_context") else made()
+        from_context, known = getattr(made, "from_context", None), context or ScorerContext(tuple)
+        made = SCORERS.call(spec, from_context, known) if from_context else SCORERS.call(spec, made)
     if isinstance(made, Scorer):
         return made
     if not callable(made):
@@ -132,7 +133,7 @@ def key_of(scorer: Scorer) -> str:
 
 def score_texts(scorer: Scorer, texts: Texts) -> dict[str, Column]:
     """The numbers of texts, checked, as they are kept: for each column a number for each text, None for NaN."""
-    found: object = scorer(texts)
+    found: object = SCORERS.call(scorer.name, scorer, texts)
     who = f"the scorer {scorer.name!r}"
     if not isinstance(found, Mapping) or not found:
         got = "no column" if isinstance(found, Mapping) else f"a {type(found).__name__}"

@@ -8,7 +8,8 @@ with a line every ``INTERVAL`` seconds:
 
     encoding: 12.3 of 98.0 MB (13 %), 510,000 tokens/s, 2:10 left
 
-What must hold: work that takes less than 30 seconds reports no line; a line is made from what is done so far alone.
+The first one comes after 5 seconds if the rest takes more than 5 minutes. What must hold: work that takes less than 30
+seconds at its rate so far reports no line; a line is made from what is done so far alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 INTERVAL = 30.0  # seconds between two lines
+_EARLY, _LONG = 5.0, 300.0  # seconds before the first line, where so many are left
 
 Reporter = Callable[[str], None]  # called with each message for the user
 
@@ -73,22 +75,28 @@ class Pace:
         elapsed = self.clock() - self.started
         return f"{self.tokens / elapsed:,.0f} tokens/s" if self.tokens and elapsed > 0 else ""
 
+    def seconds_left(self) -> float | None:
+        """The time that the rest takes at the rate so far; None if nothing is done."""
+        added, elapsed = self.done - self.first, self.clock() - self.started
+        return (self.total - self.done) * elapsed / added if added > 0 else None
+
     def line(self, note: str = "") -> str:
         """All of it, with a note if there is one, and the time that the rest takes at the rate so far."""
         share = f" ({self.done / self.total:.0%})".replace("%", " %") if self.total else ""
-        added, elapsed = self.done - self.first, self.clock() - self.started
-        left = f"{_duration((self.total - self.done) * elapsed / added)} left" if added > 0 else ""
+        left = "" if (seconds := self.seconds_left()) is None else f"{_duration(seconds)} left"
         return ", ".join(filter(None, (f"{self.label}: {self.amount()}{share}", note, self.rate(), left)))
 
 
 def _duration(seconds: float) -> str:
-    """A time in minutes and seconds, or in hours too.
+    """A time in minutes and seconds, in hours too, or in days.
 
-    >>> _duration(130.4), _duration(7384)
-    ('2:10', '2:03:04')
+    >>> _duration(130.4), _duration(7384), _duration(1e9)
+    ('2:10', '2:03:04', '11,574 days')
     """
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 100:
+        return f"{hours / 24:,.0f} days"
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
@@ -104,9 +112,13 @@ class _Display(Protocol):
 
 
 def report_line(report: Reporter, pace: Pace, note: str) -> None:
-    """Report a line of the work if some of it is done, and an interval has passed since the last line."""
+    """Report a line of the work if some of it is done, and an interval has passed since the last line.
+
+    The first line comes early if the rest takes minutes.
+    """
     now = pace.clock()
-    if pace.done and now - pace.shown >= INTERVAL:
+    early = pace.shown == pace.started and (pace.seconds_left() or 0.0) >= _LONG
+    if pace.done and now - pace.shown >= (min(_EARLY, INTERVAL) if early else INTERVAL):
         pace.shown = now
         report(pace.line(note))
 

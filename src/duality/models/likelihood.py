@@ -138,7 +138,7 @@ class LikelihoodOptions(TypedDict, total=False):
     seed: int
     device: torch.device | str
     latents: Latents
-    advance: Callable[[int], None]
+    advance: Callable[[float], None]
 
 
 @torch.no_grad()
@@ -153,14 +153,15 @@ def likelihood(
     seed: int = 0,
     device: torch.device | str = "cpu",
     latents: Latents = "discrete",
-    advance: Callable[[int], None] = lambda count: None,
+    advance: Callable[[float], None] = lambda count: None,
 ) -> Likelihood:
     """The bound over ``sequences`` (``limit`` of them, evenly spread), each with ``num_draws`` times.
 
-    ``advance`` is called with the number of sequences of each batch.
+    ``advance`` is called after each draw of a batch, with its share of the sequences.
     """
-    if num_draws < 1 or batch_size < 1 or (limit is not None and limit < 1):
-        raise ValueError(f"draws {num_draws}, batch size {batch_size}, limit {limit}: each must be at least 1")
+    if not 1 <= num_draws < 1 << 63 or batch_size < 1 or (limit is not None and limit < 1):
+        got = f"draws {num_draws}, batch size {batch_size}, limit {limit}"
+        raise ValueError(f"{got}: each must be at least 1, and draws below 2**63")
     measure = choose_latents(measure, latents)
     if measure.kind == "exact":
         num_draws = 1  # there is nothing to draw
@@ -187,7 +188,7 @@ def likelihood(
             for part, nats in enumerate((loss.nats, ends.prior, ends.reconstruction)):
                 parts[index, part] += torch.where(paid, nats.double(), 0.0).sum(-1).cpu() / num_draws
                 padding[index] += torch.where(paid & ~real, nats.double(), 0.0).sum(-1).cpu() / num_draws
-        advance(min(place.size * batch_size, count - start))
+            advance(min(place.size * batch_size, count - start) / num_draws)
     place.sum_(parts, padding, tokens, num_padding)
     share, order = (float(padding.sum() / tokens.sum()), int(num_padding.sum())), offsets.argsort()
     return _summarise(parts[order], tokens[order], share, sequences.store, num_draws, measure.kind)

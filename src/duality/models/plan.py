@@ -42,6 +42,7 @@ from duality.noise import Noise
 from duality.protocols import Network, VectorDenoiser
 from duality.ranks import divisors
 from duality.recipes.recipe import Recipe
+from duality.registry import one_line
 from duality.tokenizers.specs import HubTokenizer
 from duality.training.adapters import choose_trained
 from duality.training.parallel import blocks_of, check_groups
@@ -76,7 +77,11 @@ class Sizes:
     @staticmethod
     def of(recipe: Recipe, device: torch.device) -> Sizes:
         """The sizes of a recipe's network on a device of this kind; no memory is taken."""
-        (network, model, one), (_, _, two) = (_kept_bytes(recipe, rows, device) for rows in (1, 2))
+        try:
+            (network, model, one), (_, _, two) = (_kept_bytes(recipe, rows, device) for rows in (1, 2))
+        except RuntimeError as error:
+            why = f"cannot be outlined ({one_line(error)}): take a smaller data.length or backbone"
+            raise ValueError(f"{recipe.name} with sequences of {recipe.data.length:,} tokens {why}") from error
         blocks = [list(block.parameters()) for block in blocks_of(model)]
         per_block = [_count(block) for block in blocks]
         embedding = dict(model.named_parameters()).get("backbone.embedding")

@@ -19,6 +19,7 @@ from duality.protocols import Backbone, Distillation, Method, Tail
 from duality.tokenizers.specs import BPE, TokenizerSpec
 from duality.training.settings import Parallel, Training
 
+_MOST_STEPS = 100_000_000  # of a sample: their levels are made at once
 IMPORTED = "imported from "  # how the source of a recipe begins whose weights others have trained
 
 
@@ -94,8 +95,8 @@ class Generation:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps is {self.steps}: a sample takes at least 1 step")
+        if self.steps is not None and not 1 <= self.steps <= _MOST_STEPS:
+            raise ValueError(f"steps is {self.steps}: a sample takes at least 1 step, and at most {_MOST_STEPS:,}")
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature is {self.temperature}: it must be positive; 1 changes nothing")
 

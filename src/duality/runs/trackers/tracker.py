@@ -106,8 +106,7 @@ def trackers_named(log: Sequence[str | Tracker], report: Reporter = silent) -> T
             name, option = (first, option) if known else (each, "")
             tracker = TRACKERS.find(name, "class")
             if known or isinstance(tracker, type):
-                entry = cast(Callable[..., object], tracker)
-                tracker = entry(option) if option else entry()
+                tracker = TRACKERS.call(name, cast(Callable[..., object], tracker), *filter(None, [option]))
         if name in made:
             raise ValueError(f"the tracker {name} stands twice in the list: name it once")
         if not isinstance(tracker, Tracker):

@@ -59,8 +59,9 @@ class VarianceSettings:
                 f"batch {self.batch}, micro-batch {self.micro_batch}: a minibatch needs at least 1 sequence, and a "
                 "micro-batch of 0 is the whole minibatch"
             )
-        if not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed is {self.seed}: it must be a whole number from 0 to 2**63 - 1")
+        for name, value in (("seed", self.seed), ("draws", draws)):
+            if not 0 <= value < 1 << 63:
+                raise ValueError(f"{name} is {value}: it must be a whole number from 0 to 2**63 - 1")
         if self.limit_seconds is not None and not self.limit_seconds > 0:
             raise ValueError(f"limit-seconds is {self.limit_seconds}: it must be positive; leave it out for no limit")
         self.kept_steps([])
