@@ -8,7 +8,7 @@ import pytest
 from support.sweep_rows import REAL, row
 
 from duality.evaluation.samples import REAL_TEXT, Score
-from duality.evaluation.tables import columns, full_table, remarks, several_temperatures, short_table
+from duality.evaluation.tables import all_tables, columns, full_table, remarks, several_temperatures, short_table
 
 
 def lines_of(table: str) -> list[list[str]]:
@@ -104,3 +104,16 @@ def test_details_contain_every_value() -> None:
     assert (found["entropy"], found["MAUVE"], found["NFE"]) == ("5.000 [4.900, 5.100]", "0.500", "8.0")
     assert (found["distinct-3"], found["self-repetition"], found["eta"]) == ("0.300", "0.040", "–")
     assert dict(zip(head, real))["MAUVE"] == "–"
+
+
+def test_what_is_printed_leaves_out_what_all_rows_share_and_no_row_has() -> None:
+    """Real text has no settings: they are compared among samples."""
+    rows = [row("duo", steps, 10.0, 5.0, scores=scored(validity=None)) for steps in (8, 16)]
+    table = all_tables([*rows, REAL], differing=True).rpartition("\n\n")[2]
+    head, _, first, second, real = lines_of(table)
+    for name in ("sampler", "tail", "seed", "round", "eta", "judge", "MAUVE", "validity"):
+        assert name not in head
+        assert name in lines_of(full_table(rows))[0]
+    assert head[:4] == ["model", "steps", "Gen PPL", "standard error"]
+    assert [line[1] for line in (first, second)] == ["8", "16"]
+    assert dict(zip(head, real))["Gen PPL"] == "30.0 [28.0, 33.0]"

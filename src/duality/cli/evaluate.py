@@ -231,6 +231,7 @@ def quality(
     """
     from duality.evaluation.frontiers import has_frontiers
     from duality.evaluation.sweep import measure_runs
+    from duality.evaluation.tables import all_tables
 
     judge, scorers = readers.resolve()
     measure = partial(measure_runs, runs, request, judge=judge, scorers=scorers, report=say)
@@ -238,8 +239,9 @@ def quality(
     if json:
         print(json_text([row.to_json() for row in rows]))
     else:
-        for name in ("quality.md", *(["frontiers.md"] if has_frontiers(rows) else [])):
-            print((out / name).read_text(encoding="utf-8"))
+        print(all_tables(rows, differing=True))
+        if has_frontiers(rows):
+            print((out / "frontiers.md").read_text(encoding="utf-8"))
     say(f"samples, scores, tables and figures are in {out}")
 
 

@@ -37,7 +37,7 @@ from duality.evaluation.metrics import distinct, mauve, perplexity, self_repetit
 from duality.evaluation.requests import SweepRequest
 from duality.evaluation.samples import REAL_TEXT, Case, Row, Samples, Score, label_of, run_names
 from duality.evaluation.scorers import Drawing, Scorer, find_scorers, key_of, score_texts, summary
-from duality.evaluation.tables import full_table, remarks, short_table
+from duality.evaluation.tables import all_tables
 from duality.files.atomic import file_sha256, json_text, output_folder, write_atomically
 from duality.files.kept_scores import FILE, Scores
 from duality.files.progress import Reporter, silent, unseen, working
@@ -135,9 +135,7 @@ class Sweep:
         def write_rows() -> None:
             groups = {"rows": [row.to_json() for row in rows], "references": [row.to_json() for row in real]}
             write_atomically(self.out / "quality.json", json_text(groups, indent=1))
-            every = [*rows, *real]
-            parts = [short_table(every), *(f"{line}\n" for line in remarks(every)), full_table(every)]
-            write_atomically(self.out / "quality.md", "\n".join(parts))
+            write_atomically(self.out / "quality.md", all_tables([*rows, *real]))
 
         for case in cases:
             rows.append(self.row(case, advance))

@@ -8,7 +8,7 @@ columns of the first scorer if there is one. A dash means "not measured".
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import groupby
+from itertools import compress, groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `duality recipes --table` needs no torch
@@ -113,8 +113,16 @@ def short_table(rows: Sequence[Row]) -> str:
     return table(lines)
 
 
-def full_table(rows: Sequence[Row]) -> str:
-    """A table of everything that is known of each row."""
+def all_tables(rows: Sequence[Row], differing: bool = False) -> str:
+    """The short table, its remarks and the full table, of which ``differing`` leaves out what says nothing."""
+    return "\n".join([short_table(rows), *(f"{line}\n" for line in remarks(rows)), full_table(rows, differing)])
+
+
+def full_table(rows: Sequence[Row], differing: bool = False) -> str:
+    """A table of everything that is known of each row.
+
+    ``differing`` leaves out settings that all samples have in common, and measures that no row has.
+    """
     scores = score_columns(rows)
     lines = [["model", *_DETAILS, *scores]]
     for row in rows:
@@ -122,6 +130,15 @@ def full_table(rows: Sequence[Row]) -> str:
         for name, spec in _DETAILS.values():
             line.append(cell(row.measure(name) if name in SHORT else (getattr(row, name), None, None), spec))
         lines.append([*line, *(cell(row.measure(name), ".3f") for name in scores)])
+    if differing:
+        settings = [head for head, (name, _) in _DETAILS.items() if name in _SETTINGS or name in ("round", "steps")]
+        sampled = [not row.real for row in rows]
+        kept = []
+        for head, *cells in zip(*lines, strict=True):
+            common = len(set(compress(cells, sampled))) < 2
+            if not common if head in settings else set(cells) != {"–"}:
+                kept.append([head, *cells])
+        lines = [list(line) for line in zip(*kept, strict=True)]
     return table(lines)
 
 
