@@ -7,7 +7,8 @@ its entries: all happens on the vectors of sum 0, a line or a plane, by quadratu
 2. ``likelihoods``: Theorem 3.2 as the data-processing inequality it comes from, and the two sides as printed.
 3. ``gaussian_path``, ``uniform_path``, ``shared_noise_path``: three laws of (z_s, z_t, ...) with equal marginals.
 
-``python -m experiments.theory OUT.png`` prints the numbers of docs/results.md and draws its figure.
+``python -m experiments.theory OUT.png`` prints the numbers of docs/results.md and draws its figure;
+``python -m experiments.theory OUT.png 30522`` draws Figures 1, 5d and 6 of the paper at that vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from torch import Tensor
 
 from duality.diffusion import gaussian, posterior
 from duality.diffusion.processes import Uniform
-from duality.diffusion.schedules import LinearVariance
+from duality.diffusion.schedules import LinearSignal, LinearVariance
+from duality.noise import Noise
 
 _RADIUS = 8.0  # standard deviations of the prior: what lies outside is below 1e-13
 _TRAPEZOID = torch.arange(-40, 41, dtype=torch.float64) * 0.2  # for ``cell_probs``, exact to 1e-15
@@ -246,8 +248,76 @@ def shared_noise_path(mus: Tensor, vocab_size: int) -> Tensor:
     return law
 
 
-def main(target: str) -> None:
-    """Print the numbers of docs/results.md and draw its figure."""
+def latent_path(mus: Tensor, vocab_size: int, noise: Noise) -> Tensor:
+    """One Gaussian forward trajectory w_1, ..., w_n of the token x = 0 through the falling ``mus``: (n, K)."""
+    alpha_tilde, sigma_tilde = gaussian._split_mu(mus[0])
+    path = [sigma_tilde * noise.normal("start", vocab_size)[0]]
+    path[0][0] += alpha_tilde
+    for number, pair in enumerate(pairwise(mus)):
+        ratio, std = forward_step(*pair)
+        path.append(ratio * path[-1] + std * noise.fold(number).normal("step", vocab_size)[0])
+    return torch.stack(path)
+
+
+def deterministic_path(mus: Tensor, x: Tensor, vocab_size: int, noise: Noise) -> Tensor:
+    """P_DDT (eqn:ddim-traj-discrete): the argmax at each of ``mus`` with one eps, for the tokens x (L,): (n, L)."""
+    return gaussian.coupled_argmax(x[None], mus[:, None], mus[:, None], vocab_size, noise)[0]
+
+
+def draw_duality(target: str, vocab_size: int) -> None:
+    """Draw Figures 1, 5d and 6 of the paper for a vocabulary of this size."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(17, 5.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1.35, 0.9))
+    blue, orange, grey, clock = "#1f6fb4", "#e07b1f", "0.45", LinearVariance()
+    levels = torch.tensor([0.999, 0.95, 0.05, 0.03], dtype=torch.float64)
+    ends = clock.gaussian_time(gaussian.inverse_level(levels, vocab_size))
+    noise = Noise.of(6, 0, torch.zeros(1, dtype=torch.int64))
+
+    times = torch.linspace(float(ends[0]), float(ends[-1]), 121, dtype=torch.float64)
+    w = latent_path(clock.mu(times), vocab_size, noise)
+    token, others = w.argmax(-1), w[:, 1:].max(-1).values
+    for number in set(token.tolist()) - {0}:
+        left.plot(times, w[:, number], color=grey, lw=0.8, alpha=0.6)
+    left.plot(times, others, color=orange, label=f"largest of the other {vocab_size - 1:,}")
+    left.plot(times, w[:, 0], color=blue, label="the clean token's")
+    left.scatter(times, torch.full_like(times, 2.1), c=[orange if each else blue for each in token], marker="|", s=160)
+    left.set(title="Figure 1: a Gaussian path (below), its argmax (above)", ylim=(0, 2.2))
+    left.set(xlabel="noise variance", ylabel="entries of w")
+    left.legend(loc="lower right")
+
+    words = ["a", "uniform", "process", "is", "the", "argmax", "of", "a", "Gaussian", "one"]
+    x = torch.arange(len(words))
+    rows = torch.linspace(float(ends[-1]), float(ends[0]), 13, dtype=torch.float64)
+    for row, line in enumerate(deterministic_path(clock.mu(rows), x, vocab_size, noise).tolist()):
+        for place, state in enumerate(line):
+            clean = state == place
+            text, color = (words[place], blue) if clean else (str(state), grey)
+            middle.text(
+                place, row, text, ha="center", va="center", color=color, fontsize=9, weight="bold" * clean or None
+            )
+    middle.set(title="Figure 5d: a deterministic trajectory, one noise for all times", xlim=(-0.6, len(words) - 0.4))
+    middle.set(ylim=(12.6, -0.6), xticks=[], yticks=range(0, 13, 3), ylabel="noise variance (generation runs down)")
+    middle.set_yticklabels([f"{value:.2f}" for value in rows[::3].tolist()])
+
+    t = torch.linspace(1e-3, 1 - 1e-3, 500, dtype=torch.float64)
+    for schedule, style, name in ((clock, "-", "alpha_tilde² = 1 - t"), (LinearSignal(), "--", "alpha_tilde = 1 - t")):
+        mu = schedule.mu(t)
+        right.plot(t, gaussian._split_mu(mu)[0], style, color=orange, label=f"Gaussian: {name}")
+        right.plot(t, gaussian.level(mu, vocab_size), style, color=blue, label="discrete: its T")
+    right.axvspan(float(ends[1]), float(ends[2]), color=blue, alpha=0.12, label="0.95 > alpha > 0.05 (of the first)")
+    right.set(title=f"Figure 6: the operator T, K = {vocab_size:,}", xlabel="t", ylabel="signal", xlim=(0, 1))
+    right.legend()
+    figure.savefig(target, dpi=100)
+    print(f"K = {vocab_size}: alpha = 0.95 and 0.05 at the noise variances {ends[1]:.4f} and {ends[2]:.4f}")
+
+
+def main(target: str, vocab_size: str = "") -> None:
+    """Print the numbers of docs/results.md and draw its figure; with a size, the paper's figures instead."""
+    if vocab_size:
+        draw_duality(target, int(vocab_size))
+        return
     from matplotlib import rcParams
     from matplotlib.figure import Figure  # without pyplot, a PNG is drawn by Agg
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,3 +274,32 @@ def test_shared_noise_is_the_coupling_of_the_library() -> None:
     z_t, z_s = gaussian.coupled_argmax(x, mus[1], mus[0], 3, Noise.of(0, 0, torch.arange(1000)))
     counts = torch.bincount((3 * z_s + z_t).flatten(), minlength=9).reshape(3, 3) / x.numel()
     assert torch.allclose(counts.double(), theory.shared_noise_path(mus, 3), atol=5 * 0.5 / math.sqrt(x.numel()))
+
+
+def test_a_deterministic_trajectory_is_the_argmax_of_one_noise() -> None:
+    """The law of two levels, and no token that has become noise is clean again or changes once more."""
+    x, mus = torch.zeros(200_000, dtype=torch.int64), mus_at(0.3, 0.6)
+    path = theory.deterministic_path(mus, x, 3, Noise.of(0, 0, torch.arange(1)))
+    counts = torch.bincount(3 * path[0] + path[1], minlength=9).reshape(3, 3) / len(x)
+    assert torch.allclose(counts.double(), theory.shared_noise_path(mus, 3), atol=5 * 0.5 / math.sqrt(len(x)))
+    many = theory.deterministic_path(
+        mus_at(*torch.linspace(0.05, 0.9, 20).tolist()), x[:500], 50, Noise.of(0, 0, x[:1])
+    )
+    before, after = many[:-1], many[1:]
+    assert ((before == after) | (before == 0)).all()
+    assert (many[0] != many[-1]).any()
+
+
+def test_a_gaussian_path_has_the_gaussian_marginals() -> None:
+    mus = mus_at(0.1, 0.3, 0.8)
+    path = theory.latent_path(mus, 200_000, Noise.of(0, 0, torch.zeros(1, dtype=torch.int64)))
+    alpha_tilde, sigma_tilde = gaussian._split_mu(mus)
+    assert torch.allclose(path[:, 1:].std(-1), sigma_tilde, rtol=0.01)
+    assert torch.allclose(path[:, 1:].mean(-1), torch.zeros(3, dtype=torch.float64), atol=5e-3 / math.sqrt(2))
+    assert ((path[:, 0] - alpha_tilde).abs() < 4 * sigma_tilde).all()
+
+
+def test_the_figures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theory.main(str(tmp_path / "duality.png"), "30522")
+    assert (tmp_path / "duality.png").stat().st_size > 10_000
+    assert "noise variances 0.0285 and 0.1467" in capsys.readouterr().out
