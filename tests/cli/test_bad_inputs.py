@@ -97,7 +97,7 @@ train duo-laptop --set training=fast                        | or set training.st
 {TRAIN} data.validation=-0.1                                | validation
 {TRAIN} data.split=random                                   | one of 'auto', 'document', 'position'
 {TRAIN} data.packing=none                                   | one of 'wrap', 'document'
-{TRAIN} data.padding=none                                   | one of 'model', 'ignore'
+{TRAIN} data.padding=none                                   | one of 'model', 'light', 'ignore'
 {TRAIN} data.documents=pages                                | one of 'auto', 'lines'
 {TRAIN} data.labels=true                                    | set data.packing=document
 {TRAIN} data.labels=true data.packing=document              | has no label

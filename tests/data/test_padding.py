@@ -68,6 +68,27 @@ def test_an_example(make_store: MakeStore) -> None:
         sequences.real([5])
 
 
+def test_light_padding_is_seen_whole_and_paid_for_in_part(make_store: MakeStore) -> None:
+    store = make_store(["ab"] * 40)
+    light, modelled = (Sequences(store, 23, "document", padding, END) for padding in ("light", "model"))
+    rows = np.arange(40)
+    ids, valid = light.rows(rows)
+    assert torch.equal(ids, modelled.rows(rows)[0])
+    assert valid.all()
+    paid, real = light.paid(rows), light.real(rows)
+    assert paid is not None
+    assert modelled.paid(rows) is Sequences(store, 23, padding="light", separator=END).paid(rows) is None
+    assert paid[real].all()
+    assert paid[:, 3:].sum(0).tolist() == [4] * 20  # every place of the padding, in a tenth of the rows
+    assert paid[:, 3:].sum(1).tolist() == [2] * 40
+    batch = Loader(light, 8, 3).batch(0)
+    assert batch.paid is not None
+    assert batch.paid.tolist() == (real | paid)[Loader(light, 8, 3).indices(0)].tolist()
+    assert (batch.valid, batch.num_padding) == (None, 8 * 20)
+    with pytest.raises(ValueError, match="padding='light' needs the separator"):
+        Sequences(store, 23, "document", "light")
+
+
 def test_every_epoch_has_each_real_token_once(make_store: MakeStore) -> None:
     store = make_store(["abc", "defghij", "k", "lm"])
     sequences = Sequences(store, 4, "document", "model", END)
@@ -108,7 +129,7 @@ def test_modelled_padding_needs_a_separator(separator: int | None, make_store: M
 
 def test_an_unknown_padding(make_store: MakeStore) -> None:
     wrong: Any = "mask"
-    with pytest.raises(ValueError, match="padding is 'model' or 'ignore'; got 'mask'"):
+    with pytest.raises(ValueError, match="padding is 'model', 'light' or 'ignore'; got 'mask'"):
         Sequences(make_store(["ab"]), 4, "document", wrong)
 
 

@@ -85,7 +85,7 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("backbone=huge", "choose from nano, micro, mini, small, medium"),
         ("data.tokenizer=wordpiece", "choose from bytes, characters, bpe"),
         ("data.split=random", "'auto', 'document', 'position'"),
-        ("data.padding=mask", "'model', 'ignore'"),
+        ("data.padding=mask", "'model', 'light', 'ignore'"),
         ("data.documents=words", "'auto', 'lines'"),
         ("training.steps.more=3", "has no parts"),
         ("training", "is no assignment"),

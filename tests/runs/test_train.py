@@ -127,6 +127,23 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(english: Path, step:
         assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(grads, results[0][2], strict=True))
 
 
+@pytest.mark.parametrize("step", [0, 15], ids=["curriculum", "bound"])
+def test_parts_of_a_batch_that_are_paid_for_add_up_to_the_whole(english: Path, step: int) -> None:
+    """So the network sees all tokens, whichever are paid for; in micro-batches and with dropout too."""
+    recipe = small_recipe(english, "training.micro_batch=3", "backbone.dropout=0.2")
+    some = torch.rand(recipe.training.batch_size, recipe.data.length, generator=torch.Generator().manual_seed(1)) < 0.4
+    sums = []
+    for paid in (torch.ones_like(some), some, ~some):
+        state, loader, phases = parts(recipe)
+        state.step = step
+        batch = replace(loader.batch(step), paid=paid)
+        with Prefetch(lambda _, batch=batch: batch, step) as batches:  # type: ignore[misc]
+            loss, count, _ = gradients(state, batches, phase_at(phases, step), recipe.training)
+        assert count == int(paid.sum())
+        sums.append([loss * count, *(value * count for value in grads_of(state.model))])
+    assert all(torch.allclose(a, b + c, rtol=1e-9, atol=1e-10) for a, b, c in zip(*sums, strict=True))
+
+
 def grads_of(model: torch.nn.Module) -> list[torch.Tensor]:
     """The gradients of all parameters, each of which must have one."""
     grads = [p.grad for p in model.parameters() if p.grad is not None]

@@ -24,7 +24,7 @@ SMALL = (
 )
 METHODS = {
     "duo": ("duo-laptop",),
-    "mdlm": ("mdlm-laptop",),
+    "mdlm": ("mdlm-laptop", "data.packing=document", "data.documents=lines"),  # with light padding
     "padded": ("duo-laptop", "data.packing=document", "data.padding=ignore", "data.documents=lines"),
     "muon": ("duo-laptop", "training.optimizer=muon"),
     "bfloat16": ("duo-laptop", "training.precision=bfloat16"),

@@ -27,4 +27,4 @@ from typing import Literal
 
 DEFAULT_SOURCE = "gutenberg-prose"
 TEXT_COLUMN = "text"
-Padding = Literal["model", "ignore"]
+Padding = Literal["model", "light", "ignore"]

@@ -113,6 +113,8 @@ class Batch:
     """(B,) int64: the label of each row's document; None if the store has no labels."""
     num_padding: int = 0
     """How many of its valid tokens are padding that is modelled."""
+    paid: torch.Tensor | None = None
+    """(B, L) bool: the tokens whose loss is learnt from; None if these are the valid ones."""
 
     def pin(self) -> Batch:
         """The same batch in pinned memory, from which a GPU copies while the CPU continues."""
@@ -123,8 +125,9 @@ class Batch:
         return self._each(lambda part: part.to(device, non_blocking=True))
 
     def _each(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        valid, labels = (None if part is None else move(part) for part in (self.valid, self.labels))
-        return Batch(move(self.ids), valid, labels, self.num_padding)
+        optional = (self.valid, self.labels, self.paid)
+        valid, labels, paid = (None if part is None else move(part) for part in optional)
+        return Batch(move(self.ids), valid, labels, self.num_padding, paid)
 
 
 class Batches(Protocol):
@@ -170,7 +173,7 @@ class Loader:
         chosen = self.indices(step)[rows]
         ids, valid = self.sequences.rows(chosen)
         labels, padding = self.sequences.labels(chosen), self.sequences.count_padding(chosen)
-        return Batch(ids, None if bool(valid.all()) else valid, labels, padding)
+        return Batch(ids, None if bool(valid.all()) else valid, labels, padding, self.sequences.paid(chosen))
 
 
 class Prefetch:

@@ -14,9 +14,13 @@ the last one is shorter, padding completes it:
     "model"      in place of . the separator, if packed by document: these tokens are valid, and a model that is trained
                  on them learns where a document ends. The last window of a wrapped store is padded as by "ignore".
 
+    "light"      the same tokens, and a training step pays for a tenth of them. Paid in full they keep a small network
+                 from learning the text for a long time: the direction of AdamW is then theirs (docs/results.md)
+
     ids     (B, L) int64    the requested rows
     valid   (B, L) bool     True on the tokens that a model is trained on: all but ignored padding
     real    (B, L) bool     True on the tokens of the store: all but padding of either kind
+    paid    (B, L) bool     True on the tokens whose loss is learnt from, if these are not all valid ones
     labels  (B,) int64      of the documents, if the store has labels; only if each row has one document
 
 What must hold: over all rows, the real tokens are the store's tokens, each once and in order, for every size of the
@@ -27,7 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +41,7 @@ from duality.data import Padding
 from duality.data.store import TokenStore
 
 Places = npt.NDArray[np.int64]
+_LIGHT = 10  # one of so many tokens of light padding is paid for
 
 
 @dataclass(frozen=True)
@@ -55,13 +60,13 @@ class Sequences:
             raise ValueError(f"the length of a sequence must be at least 1; got {self.length}")
         if self.packing not in ("wrap", "document"):
             raise ValueError(f"a packing is 'wrap' or 'document'; got {self.packing!r}")
-        if self.padding not in ("model", "ignore"):
-            raise ValueError(f"padding is 'model' or 'ignore'; got {self.padding!r}")
+        if self.padding not in get_args(Padding):
+            raise ValueError(f"padding is 'model', 'light' or 'ignore'; got {self.padding!r}")
         if self.models_padding and (self.separator is None or not 0 <= self.separator < self.store.vocab_size):
             raise ValueError(
-                f"padding='model' needs the separator of the tokenizer, from 0 to {self.store.vocab_size - 1}; got "
-                f"{self.separator}: give separator=tokenizer.separator, or, if the tokenizer has none, use "
-                "padding='ignore' (data.padding=ignore)"
+                f"padding={self.padding!r} needs the separator of the tokenizer, from 0 to "
+                f"{self.store.vocab_size - 1}; got {self.separator}: give separator=tokenizer.separator, or, if the "
+                "tokenizer has none, use padding='ignore' (data.padding=ignore)"
             )
 
     def __len__(self) -> int:
@@ -73,7 +78,7 @@ class Sequences:
     @property
     def models_padding(self) -> bool:
         """Whether what follows the end of a document is separators that are valid tokens."""
-        return self.packing == "document" and self.padding == "model"
+        return self.packing == "document" and self.padding != "ignore"
 
     @property
     def num_padding(self) -> int:
@@ -121,6 +126,16 @@ class Sequences:
         """(B, L) bool: which tokens of some sequences are tokens of the store."""
         starts, stops = self.windows(indices)
         return torch.from_numpy(np.arange(self.length)[None, :] < (stops - starts)[:, None])
+
+    def paid(self, indices: npt.ArrayLike) -> torch.Tensor | None:
+        """(B, L) bool: the tokens that a training step pays for; None if these are the valid ones.
+
+        Of light padding it is every tenth token, others in each row.
+        """
+        if self.padding != "light" or not self.models_padding:
+            return None
+        places = np.asarray(indices)[:, None] + np.arange(self.length)[None, :]
+        return self.real(indices) | torch.from_numpy(places % _LIGHT == 0)
 
     def labels(self, indices: npt.ArrayLike) -> torch.Tensor | None:
         """The labels of some sequences, (B,) int64; None if the store has none."""

@@ -152,7 +152,9 @@ class StreamLoader:
         ids, valid = map(torch.cat, zip(*(sequences.rows(chosen) for sequences, chosen in parts)))
         labels = [own for sequences, chosen in parts if (own := sequences.labels(chosen)) is not None]
         padding = sum(sequences.count_padding(chosen) for sequences, chosen in parts)
-        return Batch(ids, None if bool(valid.all()) else valid, torch.cat(labels) if labels else None, padding)
+        paid = [own for sequences, chosen in parts if (own := sequences.paid(chosen)) is not None]
+        labels_of_rows, paid_tokens = (torch.cat(each) if each else None for each in (labels, paid))
+        return Batch(ids, None if bool(valid.all()) else valid, labels_of_rows, padding, paid_tokens)
 
     def _visit(self, place: int) -> tuple[int, int]:
         """The visit that a place of the endless list lies in, and which place of it it is."""

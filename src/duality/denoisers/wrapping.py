@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from duality.fused.lazy import Belief, belief_of, materialised_log_probs
 from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Network, Valid, VectorDenoiser, Wrapper
 
 
@@ -96,3 +97,17 @@ def count_calls(network: Network, check: Callable[[], None] = lambda: None) -> I
             del vars(network)["hidden"]
         else:
             vars(network)["hidden"] = own
+
+
+@dataclass(frozen=True)
+class SeesAll:
+    """The belief of a network that sees every position, whatever an objective takes for valid."""
+
+    denoiser: AnyDenoiser
+
+    def belief(
+        self, z: Latent, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
+    ) -> Belief:
+        return belief_of(self.denoiser, z, alpha, None, dropout, labels)
+
+    log_probs = materialised_log_probs

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from duality.data.loader import Batches, Loader, Prefetch
 from duality.denoisers.wrapping import num_labels_of
 from duality.noise import Noise, stratified_times
-from duality.protocols import Network, Phase
+from duality.protocols import Denoiser, Network, Phase
 from duality.ranks import job
 from duality.training.adapters import choose_trained
 from duality.training.checkpoint import State, Tensors, check_shapes, load, shapes_of_group
@@ -208,10 +208,15 @@ def gradients(
     own = place.share(training.batch_size)
     times = stratified_times(training.seed, state.step, training.batch_size, device)[own]
     batch = loader.batch(state.step)
-    counted = torch.tensor([batch.ids.numel() if batch.valid is None else int(batch.valid.sum()), batch.num_padding])
+    # What pays for less than it sees has beliefs, and no teacher, whose loss is not that of a token.
+    sees_all = batch.paid is not None and phase.teacher is None and isinstance(state.model, Denoiser)
+    masks = batch.valid, batch.paid if sees_all else batch.valid
+    valid_tokens, paid_tokens = (batch.ids.numel() if mask is None else int(mask.sum()) for mask in masks)
+    counted = torch.tensor([paid_tokens, paid_tokens - valid_tokens + batch.num_padding])
     place.sum_(counted)
     num_tokens, num_padding = counted.tolist()
     batch = batch.to(device)
+    paid = batch.paid if sees_all else batch.valid
     total = torch.zeros((), dtype=torch.float64, device=device)
     count = own.stop - own.start
     size = training.micro_batch or count
@@ -219,11 +224,13 @@ def gradients(
         rows = slice(start, min(start + size, count))
         index = torch.arange(own.start + rows.start, own.start + rows.stop, device=device)
         noise = Noise.of(training.seed, state.step, index)
-        valid = None if batch.valid is None else batch.valid[rows]
+        own_paid = None if paid is None else paid[rows]
         labels = None if batch.labels is None else _drop_labels(state.model, batch.labels[rows], training, noise)
         with state.layout.accumulating(state.loss, last=rows.stop == count):
             with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
-                loss, nats = state.loss(phase.objective, batch.ids[rows], times[rows], noise, valid, labels)
+                loss, nats = state.loss(
+                    phase.objective, batch.ids[rows], times[rows], noise, own_paid, labels, sees_all
+                )
             torch.autograd.backward(loss / (num_tokens / place.size))
         total += nats.sum()
     place.sum_(total)

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from duality.denoisers.conditioning import with_labels
+from duality.denoisers.wrapping import SeesAll
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Labels, Network, Objective, Valid
 from duality.ranks import Job, divisors, job
@@ -60,10 +61,18 @@ class _Step(nn.Module):
         self.model, self.teacher = model, teacher
 
     def forward(
-        self, objective: Objective, x: Tensor, t: Tensor, noise: Noise, valid: Valid = None, labels: Labels = None
+        self,
+        objective: Objective,
+        x: Tensor,
+        t: Tensor,
+        noise: Noise,
+        valid: Valid = None,
+        labels: Labels = None,
+        sees_all: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """The sum to differentiate, and the nats of each token."""
+        """The sum to differentiate, and the nats of each token; the network may see more than is ``valid``."""
         denoiser: AnyDenoiser = self.model if labels is None else with_labels(self.model, labels)
+        denoiser = SeesAll(denoiser) if sees_all else denoiser
         loss = objective(denoiser, x, t, noise, valid, dropout=True)
         return loss.total, loss.nats
 
