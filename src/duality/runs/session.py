@@ -41,7 +41,7 @@ from duality.recipes.recipe import Recipe
 from duality.runs.trackers.tracker import Trackers
 from duality.training import checkpoint
 from duality.training.adapters import merge_adapters
-from duality.training.loop import StepRecord, TrainState, fit, load_weights, phase_at
+from duality.training.loop import StepRecord, TrainState, load_weights, own_batches, phase_at, take_step
 from duality.training.metrics import (
     MARKS,
     METRICS,
@@ -125,7 +125,9 @@ class Session:
             if first < training.steps:
                 phase = phase_at(phases, first).name
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase}, in {folder}")
-            fit(state, batches, phases, training, after_step)
+            with own_batches(state, batches, phases, training) as own:
+                while state.step < training.steps and after_step(take_step(state, own, phases, training)):
+                    pass
             place.together(self.saver.wait)
             if place.once(lambda: checkpoint.latest_step(folder / "checkpoints")) < state.step:
                 self.save()

@@ -269,6 +269,12 @@ def take_step(
     return StepRecord(state.step, phase.name, values[0], rate, values[1], *counts)
 
 
+def own_batches(state: TrainState, loader: Batches, phases: tuple[Phase, ...], training: Training) -> Prefetch:
+    """The rows of this rank, made one step ahead."""
+    own = partial(loader.batch, rows=job().share(training.batch_size))
+    return Prefetch(own, phases[-1].until, pin=next(state.model.parameters()).is_cuda)
+
+
 def fit(
     state: TrainState,
     loader: Batches,
@@ -277,7 +283,6 @@ def fit(
     after_step: Callable[[StepRecord], bool],
 ) -> None:
     """Step until the last phase ends, or until ``after_step``, which may log and save, returns False."""
-    own = partial(loader.batch, rows=job().share(training.batch_size))
-    with Prefetch(own, phases[-1].until, pin=next(state.model.parameters()).is_cuda) as batches:
+    with own_batches(state, loader, phases, training) as batches:
         while state.step < phases[-1].until and after_step(take_step(state, batches, phases, training)):
             pass
