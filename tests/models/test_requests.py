@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from support.runs import small_recipe
@@ -70,6 +71,7 @@ IDS = torch.arange(4)
     [
         ("sample", (1.5,), {}, "num is 1.5: it must be a whole number"),
         ("sample", (True,), {}, "num is True"),
+        ("sample", (1 << 63,), {}, "num is 9223372036854775808, .* each must be at least 1, and num less than 2..63"),
         ("sample", (), {"steps": 2.0}, "steps is 2.0"),
         ("sample", (), {"length": "8"}, "length is '8'"),
         ("sample", (), {"prompt": None}, "prompt is None: it must be a text"),
@@ -106,6 +108,12 @@ def test_an_argument_of_another_kind_is_named(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         getattr(model, method)(*arguments, **options)
+
+
+def test_numbers_of_numpy_are_numbers(model: Model) -> None:
+    one, two, three = map(cast(Callable[[int], int], np.int64), (1, 2, 3))
+    (sample,) = model.sample(one, steps=two, seed=three, length=8, temperature=1 << 80)
+    assert sample == model.sample(1, steps=2, seed=3, length=8, temperature=float(1 << 80))[0]
 
 
 @pytest.mark.parametrize(

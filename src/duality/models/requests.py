@@ -63,9 +63,12 @@ class _Checked:
     """A request whose fields are of the kinds that they are annotated with."""
 
     def __post_init__(self) -> None:
-        """Refuse a field of another kind."""
+        """Refuse a field of another kind; a number of any library becomes Python's, which does not overflow."""
         for each in fields(self):  # type: ignore[arg-type]  # a request is a dataclass
-            check_type(each.name, getattr(self, each.name), each.type)
+            check_type(each.name, value := getattr(self, each.name), each.type)
+            kind = {"int": int, "float": float}.get(str(each.type).partition(" | ")[0])
+            if kind is not None and value is not None:
+                object.__setattr__(self, each.name, kind(value))
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,9 @@ def generate(
 
     ``each`` gets every batch of sequences as soon as it is written.
     """
-    if num < 1 or length < 1 or batch_size < 1:
-        raise ValueError(f"num is {num}, length {length}, batch_size {batch_size}: each must be at least 1")
+    if not 0 < num < 1 << 63 or length < 1 or batch_size < 1:
+        counts = f"num is {num}, length {length}, batch_size {batch_size}"
+        raise ValueError(f"{counts}: each must be at least 1, and num less than 2**63")
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}: choose {', '.join(get_args(Tail))}")
     alphas = levels(schedule, steps, grid).to(device)
