@@ -19,7 +19,20 @@ def client(server: Served) -> Iterator[Any]:
 
 
 def test_models(client: Any) -> None:
-    assert "duo" in [model.id for model in client.models.list()]
+    models = {model.id: model for model in client.models.list()}
+    assert client.models.retrieve("duo") == models["duo"]
+    with pytest.raises(openai.NotFoundError, match="no run 'nothing'"):
+        client.models.retrieve("nothing")
+
+
+def test_a_temperature_of_0_takes_the_most_likely_tokens(client: Any) -> None:
+    """So every seed gives one text, where a model writes from left to right; and others write at all."""
+    settings = {"prompt": "The ", "max_tokens": 12, "temperature": 0}
+    texts = {client.completions.create(model="ar", **settings, seed=seed).choices[0].text for seed in (1, 2, 3)}
+    assert len(texts) == 1
+    found = client.completions.create(model="duo", **settings)
+    assert found.choices[0].text
+    assert "--temperature 1e-06" in found.command
 
 
 def test_choices(client: Any) -> None:
@@ -106,7 +119,7 @@ def test_a_suffix_stands_behind(client: Any) -> None:
     ("wrong", "words"),
     [
         ({"model": "nope"}, "there is no run 'nope' here"),
-        ({"temperature": 0}, "above 0"),
+        ({"temperature": -1}, "at least 0"),
         ({"max_tokens": 10**9}, "from 1 to 2048"),
         ({"max_tokens": 2048}, "at most 2048"),
         ({"n": 0}, "n is 0"),

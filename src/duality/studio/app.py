@@ -260,6 +260,14 @@ def _operator_table(states: int, points: int = 201) -> Json:
     }
 
 
+def _show_model(studio: Studio, request: Request) -> dict[str, object]:
+    """A run, as OpenAI shows a model; one that is not there is refused."""
+    run = request.path_params["run"]
+    studio.library.find_run(run)
+    return {"id": run, **_MODEL}
+
+
+_MODEL_RECORD = _record(id=str, object=str, created=int, owned_by=str)
 OPERATIONS: dict[str, _Operation] = {
     "/api/runs": _Operation(
         "the runs, and what is known of them without loading them",
@@ -295,9 +303,10 @@ OPERATIONS: dict[str, _Operation] = {
     "/api/openapi.json": _Operation("this description", _record(), lambda *_: _describe_interface()),
     "/v1/models": _Operation(
         "the runs, as OpenAI lists models",
-        _record(object=str, data=[_record(id=str, object=str, created=int, owned_by=str)]),
+        _record(object=str, data=[_MODEL_RECORD]),
         lambda studio, _: {"object": "list", "data": [{"id": name, **_MODEL} for name in studio.library.find_runs()]},
     ),
+    "/v1/models/{run}": _Operation("a run, as OpenAI shows a model", _MODEL_RECORD, _show_model),
     "/api/generate": _Operation(
         "write text; with stream, every step as an event", _WRITTEN, Studio.write, schemas.Generate
     ),

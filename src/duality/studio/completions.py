@@ -28,6 +28,7 @@ from duality.tokenizers.pieces import PART
 if TYPE_CHECKING:
     from duality.studio.library import Library, Loaded
 
+_COLDEST = 1e-6  # what a temperature of 0 is: every token is the most likely one
 _DIGITS = 12  # of a probability whose logarithm is given
 
 
@@ -131,6 +132,8 @@ def complete(library: Library, request: Completion, number: int, emit: Emit, che
     if request.best_of not in (None, request.n):
         raise Refusal(400, f"best_of is {request.best_of} and n is {request.n}: leave best_of out, all are returned")
     shared = request.model_dump(include={"steps", "sampler", "tail", "temperature", "top_p", "seed", "suffix"})
+    if request.temperature == 0:
+        shared["temperature"] = _COLDEST
     shared |= {"run": request.model, "prompt": choices.opening, "length": length, "num": request.n}
     shared |= {"stream": choices.piecewise or request.logprobs is not None, "alternatives": request.logprobs or 0}
     generate(library, Generate.model_construct(None, **shared), choices.take, check, _DIGITS)

@@ -198,7 +198,9 @@ class Completion(Form):
     )
     suffix: _Text = _like(SampleRequest, "suffix")
     max_tokens: _Length = Field(16, description="tokens to write")
-    temperature: _Warmth | None = _like(SampleRequest, "temperature")
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        None, description="below 1 likely tokens become likelier, and 0 is the coldest; the model's own if absent"
+    )
     top_p: _Share = _like(SampleRequest, "top_p")
     seed: _Seed = _like(SampleRequest, "seed")
     n: _Num = Field(1, description="how many choices")
