@@ -5,7 +5,7 @@
     logits = model(input_ids, timesteps=torch.tensor([0.5])).logits
 
 The folder is one that ``Model.save_pretrained`` wrote, or a model of the hub. The logits are the log-probabilities that
-our own model gives (``Denoiser.log_probs``), to the last bit: softmax(logits) is the belief about each clean token.
+our own model gives (``Denoiser.log_probs``), up to rounding: softmax(logits) is the belief about each clean token.
 A score model (SEDD) gives its log ratios.
 
 ``timesteps`` are times t in [0, 1], 0 is clean, one for each row or one for all. The network is given alpha(t) of the
