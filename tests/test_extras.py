@@ -47,9 +47,16 @@ def test_the_command_follows_the_origin(
 
 def test_an_environment_of_uv_has_no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     install_from(None, monkeypatch)
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(extras, "distributions", lambda name: ())
     assert install_command() == "uv pip install diffusion-duality"
     assert install_elsewhere() == "`pip install diffusion-duality`"
+
+
+@pytest.mark.slow
+def test_setuptools_can_be_imported_after_the_command_was_printed() -> None:
+    """As torch.compile does; setuptools must not take the search for pip for the beginning of pip."""
+    script = "from duality.extras import install_command\ninstall_command()\nimport setuptools"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_library_that_is_not_installed_is_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 import shlex
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 from types import ModuleType
 from typing import TypedDict
@@ -52,7 +51,8 @@ def import_extra(extra: str, user: str, *modules: str, instead: str = "") -> Mod
 
 def install_command(extra: str = "") -> str:
     """What installs this library with an extra, from where it was installed before."""
-    pip = "pip install" if find_spec("pip") is not None else "uv pip install"
+    # Not find_spec: setuptools takes it for the beginning of pip, and a later torch.compile in this process fails.
+    pip = "pip install" if any(distributions(name="pip")) else "uv pip install"
     features = f"[{extra}]" if extra else ""
     origin = _origin()
     if origin is None:
