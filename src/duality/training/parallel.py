@@ -204,8 +204,24 @@ def put(target: Tensor, value: Tensor) -> None:
 
 def gather_on_first(tensor: Tensor) -> Tensor | None:
     """The whole tensor in the memory of rank 0's host; None on other ranks. All ranks must call it."""
-    whole = gather(tensor.detach())
-    return whole if job().alone else whole.cpu() if job().first else None
+    place, divided = job(), _as_divided(tensor)
+    if place.alone:
+        return tensor.detach()
+    if divided is None:
+        return tensor.detach().cpu() if place.first else None
+    import torch.distributed as dist
+
+    mesh = divided.device_mesh
+    if mesh.ndim > 1 and mesh.get_local_rank(0) > 0:  # a group whose weights are copies of the first group's
+        return None
+    group = mesh.get_group(mesh.ndim - 1)
+    count = dist.get_world_size(group)
+    own, rows = divided.to_local().detach(), tensor.shape[0]
+    padded = torch.zeros(-(-rows // count), *tensor.shape[1:], dtype=own.dtype, device=own.device)
+    padded[: len(own)] = own
+    parts = [torch.empty_like(padded) for _ in range(count)] if place.first else None
+    dist.gather(padded, parts, dst=0, group=group)
+    return None if parts is None else torch.cat(parts)[:rows].cpu()
 
 
 # --- checkpoints in parts
