@@ -89,22 +89,6 @@ class Session:
         peak = operations_per_second(self.recipe, self.device)
         evaluated = place.once(lambda: rewind_metrics(folder, first))
 
-        def after_step(record: StepRecord) -> bool:
-            """Write what a step calls for; whether training goes on."""
-            nonlocal stopped
-            if self.watch is not None:
-                self.watch(record)
-            last, stopped = record.step == training.steps, place.largest(max(request, default=0))
-            if last or stopped or record.step % training.log_every == 0:
-                self.log(_log_row(record, first, time.monotonic() - started, peak))
-            if distillation is not None and record.step % distillation.round_steps == 0:
-                self.save_round()
-            if record.step % training.save_every == 0:
-                self.save()
-            if training.eval_every and record.step % training.eval_every == 0 and not (last or stopped):
-                self.evaluate()
-            return not stopped
-
         def draw_losses() -> None:
             rows = read_metrics(folder)
             plot_losses(rows, folder / "loss.png", self.recipe.name)
@@ -126,8 +110,19 @@ class Session:
                 phase = phase_at(phases, first).name
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase}, in {folder}")
             with own_batches(state, batches, phases, training) as own:
-                while state.step < training.steps and after_step(take_step(state, own, phases, training)):
-                    pass
+                while state.step < training.steps and not stopped:
+                    record = take_step(state, own, phases, training)
+                    if self.watch is not None:
+                        self.watch(record)
+                    last, stopped = record.step == training.steps, place.largest(max(request, default=0))
+                    if last or stopped or record.step % training.log_every == 0:
+                        self.log(_log_row(record, first, time.monotonic() - started, peak))
+                    if distillation is not None and record.step % distillation.round_steps == 0:
+                        self.save_round()
+                    if record.step % training.save_every == 0:
+                        self.save()
+                    if training.eval_every and record.step % training.eval_every == 0 and not (last or stopped):
+                        self.evaluate()
             place.together(self.saver.wait)
             if place.once(lambda: checkpoint.latest_step(folder / "checkpoints")) < state.step:
                 self.save()
