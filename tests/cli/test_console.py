@@ -24,7 +24,9 @@ from duality.training.loop import StepRecord
 
 def record(step: int) -> StepRecord:
     """A step of a training."""
-    return StepRecord(step=step, phase="bound", loss=5.0, rate=1e-3, gradient_norm=1.0, num_tokens=100)
+    return StepRecord(
+        step=step, phase="bound", loss=5.0, rate=1e-3, gradient_norm=1.0, num_tokens=100, nats_per_token=5.0
+    )
 
 
 def frame(step: int, steps: int) -> Frame:

@@ -147,7 +147,7 @@ def test_every_recipe_can_be_planned() -> None:
 
 
 def test_the_share_of_the_peak_is_logged_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = StepRecord(10, "bound", 5.0, 1e-3, 1.0, 100)
+    record = StepRecord(10, "bound", 5.0, 1e-3, 1.0, 100, 5.0)
     row = _log_row(record, 0, 2.0, (1e9, 1e12))
     assert row["mfu"] == 0.5
     assert "mfu" not in _log_row(record, 0, 2.0, None)

@@ -111,8 +111,8 @@ class Batch:
     """(B, L) bool, False on ignored padding (packing.py); None if it is True everywhere: attention is then faster."""
     labels: torch.Tensor | None = None
     """(B,) int64: the label of each row's document; None if the store has no labels."""
-    num_padding: int = 0
-    """How many of its valid tokens are padding that is modelled."""
+    padding: torch.Tensor | None = None
+    """(B, L) bool: the valid tokens that are padding; None if it is not modelled."""
     paid: torch.Tensor | None = None
     """(B, L) bool: the tokens whose loss is learnt from; None if these are the valid ones."""
 
@@ -125,9 +125,8 @@ class Batch:
         return self._each(lambda part: part.to(device, non_blocking=True))
 
     def _each(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        optional = (self.valid, self.labels, self.paid)
-        valid, labels, paid = (None if part is None else move(part) for part in optional)
-        return Batch(move(self.ids), valid, labels, self.num_padding, paid)
+        optional = (self.valid, self.labels, self.padding, self.paid)
+        return Batch(move(self.ids), *(None if part is None else move(part) for part in optional))
 
 
 class Batches(Protocol):
@@ -172,8 +171,8 @@ class Loader:
         """The batch of a step, or some rows of it, for one of many processes or a micro-batch."""
         chosen = self.indices(step)[rows]
         ids, valid = self.sequences.rows(chosen)
-        labels, padding = self.sequences.labels(chosen), self.sequences.count_padding(chosen)
-        return Batch(ids, None if bool(valid.all()) else valid, labels, padding, self.sequences.paid(chosen))
+        optional = self.sequences.labels(chosen), self.sequences.padding_of(chosen), self.sequences.paid(chosen)
+        return Batch(ids, None if bool(valid.all()) else valid, *optional)
 
 
 class Prefetch:

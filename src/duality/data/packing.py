@@ -90,10 +90,9 @@ class Sequences:
         count = len(self) if limit is None else min(limit, len(self))
         return np.arange(count, dtype=np.int64) * len(self) // count
 
-    def count_padding(self, indices: npt.ArrayLike) -> int:
-        """How much of some sequences is padding that is modelled."""
-        starts, stops = self.windows(indices)
-        return len(starts) * self.length - int((stops - starts).sum()) if self.models_padding else 0
+    def padding_of(self, indices: npt.ArrayLike) -> torch.Tensor | None:
+        """(B, L) bool: which tokens of some sequences are padding that is modelled; None if it is not."""
+        return ~self.real(indices) if self.models_padding else None
 
     @cached_property
     def window_ends(self) -> Places:

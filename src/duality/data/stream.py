@@ -150,11 +150,12 @@ class StreamLoader:
             order = epoch_order(self.seed, visit, len(self._open[block]))
             parts.append((self._open[block], order[[place for other, place in found if other == visit]]))
         ids, valid = map(torch.cat, zip(*(sequences.rows(chosen) for sequences, chosen in parts)))
-        labels = [own for sequences, chosen in parts if (own := sequences.labels(chosen)) is not None]
-        padding = sum(sequences.count_padding(chosen) for sequences, chosen in parts)
-        paid = [own for sequences, chosen in parts if (own := sequences.paid(chosen)) is not None]
-        labels_of_rows, paid_tokens = (torch.cat(each) if each else None for each in (labels, paid))
-        return Batch(ids, None if bool(valid.all()) else valid, labels_of_rows, padding, paid_tokens)
+        kinds = Sequences.labels, Sequences.padding_of, Sequences.paid
+        optional = [[kind(sequences, chosen) for sequences, chosen in parts] for kind in kinds]
+        joined = (
+            torch.cat(there) if (there := [own for own in some if own is not None]) else None for some in optional
+        )
+        return Batch(ids, None if bool(valid.all()) else valid, *joined)
 
     def _visit(self, place: int) -> tuple[int, int]:
         """The visit that a place of the endless list lies in, and which place of it it is."""

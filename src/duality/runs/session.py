@@ -245,7 +245,7 @@ def _log_row(record: StepRecord, since: int, seconds: float, peak: tuple[float, 
     per_rank = rate / place.size
     row: dict[str, object] = {"step": record.step, "phase": record.phase, "loss": record.loss}
     row |= {"learning_rate": record.rate, "gradient_norm": record.gradient_norm, "tokens_per_second": round(rate)}
-    if record.num_padding:
+    if record.nats_per_token != record.loss:  # padding is among the tokens
         row["nats_per_token"] = record.nats_per_token
     if not place.alone:
         row |= {"ranks": place.size, "per_rank": round(per_rank)}

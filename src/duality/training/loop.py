@@ -9,7 +9,7 @@ dividing the batch into micro-batches, or over processes (``ranks``), changes ro
 
 Loss = sum of nats over the valid tokens of the global batch / their number. Where padding is modelled, a validation
 counts the nats of all valid tokens and the number of real ones (``models.likelihood``); ``StepRecord.nats_per_token``
-is the loss in that unit, which is shown.
+is the loss in that unit, which is shown: what is paid for light padding stands for all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -181,13 +181,8 @@ class StepRecord:
     rate: float
     gradient_norm: float
     num_tokens: int
-    num_padding: int = 0
-    """of the tokens, those that are padding"""
-
-    @property
-    def nats_per_token(self) -> float:
-        """The loss for each real token, as a validation has it."""
-        return self.loss * self.num_tokens / (self.num_tokens - self.num_padding) if self.num_padding else self.loss
+    nats_per_token: float
+    """the loss for each real token, as a validation has it"""
 
 
 def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
@@ -197,8 +192,8 @@ def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
 
 def gradients(
     state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training
-) -> tuple[Tensor, int, int]:
-    """Accumulate the gradient of one global batch; returns the loss, the number of tokens, and that of padding.
+) -> tuple[Tensor, int, Tensor]:
+    """Accumulate the gradient of one global batch; returns the loss, the number of tokens, and nats per real token.
 
     ``loader`` gives the rows of this rank. The ranks' gradients are averaged, so each is of the sum over its own rows,
     divided by its share of all tokens.
@@ -210,21 +205,21 @@ def gradients(
     batch = loader.batch(state.step)
     # What pays for less than it sees has beliefs, and no teacher, whose loss is not that of a token.
     sees_all = batch.paid is not None and phase.teacher is None and isinstance(state.model, Denoiser)
-    masks = batch.valid, batch.paid if sees_all else batch.valid
-    valid_tokens, paid_tokens = (batch.ids.numel() if mask is None else int(mask.sum()) for mask in masks)
-    counted = torch.tensor([paid_tokens, paid_tokens - valid_tokens + batch.num_padding])
+    batch = batch if sees_all else replace(batch, paid=batch.valid)
+    every = torch.ones_like(batch.ids, dtype=torch.bool)
+    paid, padding = every if batch.paid is None else batch.paid, ~every if batch.padding is None else batch.padding
+    counted = torch.stack([paid.sum(), (paid & padding).sum(), padding.sum()])
     place.sum_(counted)
-    num_tokens, num_padding = counted.tolist()
+    num_tokens, paid_padding, num_padding = counted.tolist()
     batch = batch.to(device)
-    paid = batch.paid if sees_all else batch.valid
-    total = torch.zeros((), dtype=torch.float64, device=device)
+    total, of_padding = torch.zeros(2, dtype=torch.float64, device=device)
     count = own.stop - own.start
     size = training.micro_batch or count
     for start in range(0, count, size):
         rows = slice(start, min(start + size, count))
         index = torch.arange(own.start + rows.start, own.start + rows.stop, device=device)
         noise = Noise.of(training.seed, state.step, index)
-        own_paid = None if paid is None else paid[rows]
+        own_paid = None if batch.paid is None else batch.paid[rows]
         labels = None if batch.labels is None else _drop_labels(state.model, batch.labels[rows], training, noise)
         with state.layout.accumulating(state.loss, last=rows.stop == count):
             with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
@@ -233,8 +228,11 @@ def gradients(
                 )
             torch.autograd.backward(loss / (num_tokens / place.size))
         total += nats.sum()
-    place.sum_(total)
-    return total / num_tokens, num_tokens, num_padding
+        if batch.padding is not None:
+            of_padding += nats[batch.padding[rows]].sum()
+    place.sum_(total, of_padding)
+    more = of_padding * (num_padding / paid_padding - 1) if paid_padding else 0.0
+    return total / num_tokens, num_tokens, (total + more) / max(1, num_tokens - paid_padding)
 
 
 def _drop_labels(denoiser: nn.Module, labels: Tensor, training: Training, noise: Noise) -> Tensor:
@@ -251,11 +249,11 @@ def take_step(
     begins = state.step == 0 or phase_at(phases, state.step - 1) is not phase
     if phase.teacher is not None and begins:
         state.teach(phase.teacher)
-    loss, *counts = gradients(state, loader, phase, training)
+    loss, num_tokens, per_token = gradients(state, loader, phase, training)
     norm = gather(nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None]))
-    # One transfer per step: the two numbers decide whether the weights may be changed.
-    values = torch.stack([loss, norm.to(loss.dtype)]).tolist()
-    if not all(map(math.isfinite, values)):
+    # One transfer per step: the first two numbers decide whether the weights may be changed.
+    values = torch.stack([loss, norm.to(loss.dtype), per_token]).tolist()
+    if not all(map(math.isfinite, values[:2])):
         raise TrainingDiverged(state.step + 1, values[0], values[1], rate)
     # Torch's factor is min(1, this): a factor of 1 would be a pass over all gradients without any effect.
     if training.clip and training.clip / (values[1] + 1e-6) < 1.001:
@@ -266,7 +264,7 @@ def take_step(
     state.optimizer.zero_grad()  # whose memory a validation or the copy of a checkpoint can have
     state.step += 1
     state.average(training.ema)
-    return StepRecord(state.step, phase.name, values[0], rate, values[1], *counts)
+    return StepRecord(state.step, phase.name, values[0], rate, values[1], num_tokens, values[2])
 
 
 def own_batches(state: TrainState, loader: Batches, phases: tuple[Phase, ...], training: Training) -> Prefetch:
