@@ -156,3 +156,10 @@ def test_stratified_times_fill_every_stratum_in_random_order() -> None:
     # a quarter of the batch (one process of four) covers all of (0, 1), not only a quarter of it
     firsts = torch.cat([stratified_times(3, step, 64)[:16] for step in range(200)])
     assert abs(float(firsts.mean()) - 0.5) < 4.5 * math.sqrt(1 / 12 / len(firsts))
+
+
+@pytest.mark.parametrize("word", [0, 1, 1234567, 2**63, 2**64 - 1])
+def test_a_word_of_the_host_is_mixed_as_one_of_a_tensor(word: int) -> None:
+    from duality.noise import _mix, _mix_on_host, _to_signed
+
+    assert _mix_on_host(word) == _mix(torch.tensor(_to_signed(word))).item()

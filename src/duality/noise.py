@@ -27,12 +27,13 @@ from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_WORD = (1 << 64) - 1
 _BLOCK = 1 << 16  # words mixed at a time on a CPU: half a megabyte, a core's cache
 
 
 def _to_signed(value: int) -> int:
     """The two's-complement int64 with the same 64 bits."""
-    value &= (1 << 64) - 1
+    value &= _WORD
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -48,10 +49,18 @@ def _mix(x: Tensor) -> Tensor:
     return _shift_right(x, 31).bitwise_xor_(x)
 
 
-def _word(value: int | str, device: torch.device) -> Tensor:
+def _mix_on_host(x: int) -> int:
+    """``_mix`` of one word, as an integer of the host: a device is given it without a copy or a wait."""
+    x &= _WORD
+    x = (x ^ x >> 30) * _FACTORS[0] & _WORD
+    x = (x ^ x >> 27) * _FACTORS[1] & _WORD
+    return _to_signed(x ^ x >> 31)
+
+
+def _word(value: int | str) -> int:
     """A mixed 64-bit word for an integer or a tag."""
     number = zlib.crc32(value.encode()) if isinstance(value, str) else value
-    return _mix(torch.tensor(_to_signed(number * _GOLDEN + _FACTORS[0]), dtype=torch.int64, device=device))
+    return _mix_on_host(number * _GOLDEN + _FACTORS[0])
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
@@ -75,12 +84,12 @@ class Noise:
     def of(seed: int, step: int, index: Tensor) -> Noise:
         """The noise of samples ``index`` of the global batch at ``step`` of the run with ``seed``."""
         check_seed(seed)
-        keys = _mix(index.to(torch.int64) * _to_signed(_GOLDEN) ^ _word(seed, index.device))
-        return Noise(_mix(keys ^ _word(step, index.device)))
+        keys = _mix(index.to(torch.int64) * _to_signed(_GOLDEN) ^ _word(seed))
+        return Noise(_mix(keys ^ _word(step)))
 
     def fold(self, data: int | str) -> Noise:
         """Independent noise for the same samples, named by ``data``."""
-        return Noise(_mix(self.keys ^ _word(data, self.keys.device)))
+        return Noise(_mix(self.keys ^ _word(data)))
 
     def select(self, rows: Tensor) -> Noise:
         """The noise of some of the samples."""

@@ -50,8 +50,11 @@ def test_a_transformed_or_certain_belief_is_materialised() -> None:
             taught = fused_loss(model.belief(x, alpha), BeliefDivergence(belief, "tvd")).nats
             assert torch.allclose(taught, divergence("tvd", model.log_probs(x, alpha), plain).detach(), atol=1e-12)
     clamped = Clamped(model, x[0], known).belief(x, alpha)
-    assert clamped.as_logits(~known.expand(2, -1)) is clamped
-    assert clamped.as_logits(None) is not clamped
+    counts = [clamped.count_certain(where) for where in (~known.expand(2, -1), None)]
+    assert [None if count is None else count.item() for count in counts] == [0, 4]
+    assert clamped.as_logits(False) is clamped
+    assert clamped.as_logits(True) is not clamped
+    assert model.belief(x, alpha).count_certain(None) is None
 
 
 METHODS = [Duo(), UDLM(), MDLM(), SEDD(), SEDD("uniform"), D3PM(), D3PM("uniform"), AR(), BertMouth(), DiffusionBERT()]

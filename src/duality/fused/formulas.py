@@ -65,9 +65,14 @@ class Formula:
         (nats,) = numbers
         return nats
 
-    def flatten(self: F_, shape: torch.Size, where: Tensor | None) -> F_:
-        """The same with one number for each of the (B, L) tokens, flat; targets are read at the positions ``where``."""
-        return self._each(lambda value: value.expand(shape).reshape(-1), lambda target: target.as_logits(where))
+    def targets(self) -> list[LazyLogits]:
+        """The other logits that are read with its own."""
+        values = (getattr(self, each.name) for each in fields(self))
+        return [value for value in values if isinstance(value, LazyLogits)]
+
+    def flatten(self: F_, shape: torch.Size, certain: bool) -> F_:
+        """The same with one number for each of the (B, L) tokens, flat; ``certain`` as in ``LazyLogits.as_logits``."""
+        return self._each(lambda value: value.expand(shape).reshape(-1), lambda target: target.as_logits(certain))
 
     def with_buffer(self: F_, rows: int) -> F_:
         """The same with a buffer for ``rows`` rows of each target."""
@@ -127,13 +132,18 @@ class CrossEntropy(Formula):
         return -self.weight * log_p_x
 
 
-def _sum_log1p(u: Tensor, largest: float) -> Tensor:
-    """sum_j log(1 + u_j) of rows (n, K); ``largest`` bounds the sum of a row.
+def _any(flags: Tensor) -> bool:
+    """Whether any flag may be True. Only a CPU, which has the answer at once, is asked: others would be waited for."""
+    return flags.device.type != "cpu" or bool(flags.any())
 
-    Logarithms are slow and products fast: (1 + u)(1 + v) = 1 + (u + v + u v), four at a time, where it fits the
-    numbers' range.
+
+def _sum_log1p(u: Tensor, kappa: Tensor) -> Tensor:
+    """sum_j log(1 + u_j) of rows (n, K); ``kappa`` (n,) is the sum of a row.
+
+    On a CPU logarithms are slow and products fast: (1 + u)(1 + v) = 1 + (u + v + u v), four at a time, where it fits
+    the numbers' range. A GPU takes as long as it takes to read the row.
     """
-    if (largest / 4) ** 4 > torch.finfo(u.dtype).max:
+    if u.device.type != "cpu" or (float(kappa.max()) / 4) ** 4 > torch.finfo(u.dtype).max:
         return torch.log1p(u).sum(-1)
     rest = []
     for _ in range(2):
@@ -152,16 +162,17 @@ def _read_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> tupl
     odds = kappa[:, None].to(logits.dtype)
     each = odds * scale  # u = each e = kappa p
     u = logits * each
-    total = _sum_log1p(u, float(kappa.max())).double()
+    total = _sum_log1p(u, kappa).double()
     small_odds = kappa < closed_forms.SMALL_ODDS
-    if bool(small_odds.any()):
+    if _any(small_odds):
         total = torch.where(small_odds, kappa - closed_forms.second_order(u), total)
 
     def pull(slope: Tensor, slope_z: Tensor, slope_x: Tensor) -> None:
         share = torch.addcmul(torch.ones_like(each), logits, each)
         torch.div(logits, share, out=share)  # s = each times this
-        small = (odds <= 1).to(logits.dtype)
-        if bool(small.any()):  # s, or -u s where kappa is small
+        few = odds <= 1
+        if _any(few):  # s, or -u s where kappa is small
+            small = few.to(logits.dtype)
             share.mul_(torch.addcmul(1 - small, logits, each * small, value=-1))
         mean = share.sum(-1, keepdim=True) * each
         logits.mul_(-(slope * mean + slope_z + slope_x) * scale).addcmul_(share, slope * each)

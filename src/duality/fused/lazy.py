@@ -135,8 +135,12 @@ class LazyLogits:
         """Only these rows, as one sequence."""
         return replace(self, vectors=self.vectors.flatten(0, 1)[rows][None])
 
-    def as_logits(self: A, where: Tensor | None) -> LazyLogits:
-        """Lazy logits whose ``logits`` hold everything that is known at the positions ``where`` (B, L)."""
+    def count_certain(self, where: Tensor | None) -> Tensor | None:
+        """At how many of the positions ``where`` (B, L) the network is not asked; None if it is asked everywhere."""
+        return None
+
+    def as_logits(self: A, certain: bool) -> LazyLogits:
+        """Lazy logits whose ``logits`` hold everything that is known; ``certain``: also without the network."""
         return self
 
 
@@ -220,10 +224,14 @@ class Belief(LazyLogits):
         part = super().at(rows)
         return part if self.certain is None else replace(part, certain=self.certain.flatten()[rows][None])
 
-    def as_logits(self, where: Tensor | None) -> Belief:
+    def count_certain(self, where: Tensor | None) -> Tensor | None:
+        if self.certain is None:
+            return None
+        return (self.certain >= 0 if where is None else (self.certain >= 0) & where).sum()
+
+    def as_logits(self, certain: bool) -> Belief:
         """Materialised if there are transforms or certain positions: a formula then reads the belief itself."""
-        sure = torch.zeros((), dtype=torch.bool) if self.certain is None else self.certain >= 0
-        if self.transforms or bool((sure if where is None else sure & where).any()):
+        if self.transforms or (certain and self.certain is not None):
             return _belief_from(self.log_probs()[..., : self.num_outputs])
         return self
 

@@ -28,16 +28,32 @@ if TYPE_CHECKING:
 
 def fused_loss(lazy: LazyLogits, formula: Formula, where: Tensor | None = None) -> Loss:
     """The sum of ``formula`` over the positions (B, L) that are True; its nats are 0 elsewhere."""
-    shape, lazy = lazy.vectors.shape[:2], lazy.as_logits(where)
-    rows = lazy.all_rows() if where is None else where.flatten().nonzero()[:, 0]
+    certain, rows = _choose_rows(lazy, formula, where)
+    shape, lazy, flat = (
+        lazy.vectors.shape[:2],
+        lazy.as_logits(certain),
+        formula.flatten(lazy.vectors.shape[:2], certain),
+    )
     inputs = (lazy.vectors,) if lazy.head is None else (lazy.vectors, lazy.head.weight, lazy.head.bias)
-    flat = formula.flatten(shape, where)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         total, nats = _Fused.apply(lazy, flat, rows, *inputs)  # type: ignore[no-untyped-call]
     else:
         nats = _read(lazy, flat, rows, None)
         total = nats.sum()
     return Loss(total, nats.view(shape))
+
+
+def _choose_rows(lazy: LazyLogits, formula: Formula, where: Tensor | None) -> tuple[bool, Tensor]:
+    """Whether something is certain where a loss is read, and the flat positions of the loss.
+
+    Both depend on numbers of the device: the host waits for them once, and not at all where it knows them.
+    """
+    found = (each.count_certain(where) for each in (lazy, *formula.targets()))
+    counts = [count for count in found if count is not None]
+    if where is None:
+        return any(torch.stack(counts).tolist() if counts else ()), lazy.all_rows()
+    num_rows, *certain = torch.stack([where.sum(), *counts]).tolist()
+    return any(certain), torch.nonzero_static(where.flatten(), size=num_rows)[:, 0]
 
 
 class _Gradients:

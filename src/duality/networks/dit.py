@@ -351,12 +351,14 @@ class _TimeEmbedding(nn.Module):
 
     def __init__(self, width: int, num_features: int = 256):
         super().__init__()
-        half = num_features // 2
-        self.frequencies = [math.exp(-math.log(1e4) * i / half) for i in range(half)]
+        self.num_frequencies = num_features // 2
         self.mlp = nn.Sequential(nn.Linear(num_features, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
 
     def forward(self, condition: Tensor) -> Tensor:
-        angles = condition[:, None] * torch.tensor(self.frequencies, dtype=condition.dtype, device=condition.device)
+        # made on the device: nothing is copied from the host
+        places = torch.arange(self.num_frequencies, dtype=torch.float64, device=condition.device)
+        frequencies = torch.exp(-math.log(1e4) * places / self.num_frequencies)
+        angles = condition[:, None] * frequencies.to(condition.dtype)
         embedded: Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
         return embedded
 
