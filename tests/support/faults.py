@@ -2,6 +2,7 @@
 
     with faults(folder) as tally: ...                      counts the operations
     with faults(folder, fail_at=3, number=ENOSPC): ...     the third one fails
+    with faults(folder, fail_at=3, number=KILL): ...       the process is killed when it is due
 
 A write is one call of a stream's ``write``, or one file of safetensors; half of it reaches the disk, as on a full disk.
 Only files below ``folder`` count.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from safetensors.torch import save_file
 
 from duality.training import checkpoint
 
+KILL = -1  # the number of no error: the process ends there and then
 
 @dataclass
 class Tally:
@@ -36,6 +39,8 @@ class Tally:
     def due(self) -> bool:
         """Count one operation; whether it is the one that fails."""
         self.count += 1
+        if self.count == self.fail_at and self.number == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.count == self.fail_at
 
     def error(self, path: object = None) -> OSError:

@@ -1,15 +1,17 @@
-"""Every write, flush and rename of a checkpoint fails once: an intact checkpoint stays, the next save succeeds."""
+"""Every write, flush and rename of a checkpoint fails or is the last one before a kill: an intact checkpoint stays."""
 
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from support.checkpoints import load_newest
-from support.faults import faults
+from support.faults import KILL, faults
 
 from duality.cli.main import _explain
 from duality.training import checkpoint
@@ -56,3 +58,45 @@ def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(step: int, numb
         assert content(folder) == (step, 1.0)
         assert sorted(path.name for path in folder.iterdir()) == ["latest", f"step-{step:08d}"]
         assert (folder / "latest").read_text() == f"step-{step:08d}\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a process of its own to kill")
+@pytest.mark.parametrize("step", [1, 2], ids=["the same step", "the next step"])
+def test_a_kill_anywhere_leaves_a_checkpoint(step: int, tmp_path: Path) -> None:
+    """Also between the two renames that replace a checkpoint: the only one has another name then."""
+    folder, place = tmp_path / "checkpoints", 0
+    while True:
+        place += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        checkpoint.save(folder, 1, OLD, {}, keep=1)
+        if not (child := os.fork()):
+            with faults(tmp_path, place, KILL):
+                checkpoint.save(folder, step, NEW, {}, keep=1)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        checkpoint.undo_replacement(folder)
+        assert content(folder) in ((1, 0.0), (step, 1.0))
+        checkpoint.save(folder, step, NEW, {}, keep=1)
+        assert content(folder) == (step, 1.0)
+        assert sorted(path.name for path in folder.iterdir()) == ["latest", f"step-{step:08d}"]
+        if os.WIFEXITED(status):
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+    assert place > 10
+
+
+def test_a_new_checkpoint_does_not_remove_one_that_was_being_replaced(tmp_path: Path) -> None:
+    """Without its name, after a kill: ``begin`` gives it back before it removes what a crash has left."""
+    folder = tmp_path / "checkpoints"
+    checkpoint.save(folder, 1, OLD, {}, keep=1)
+
+    def killed(source: Path, target: Path) -> None:
+        os.rename(source, target)
+        raise KeyboardInterrupt  # which nothing there handles
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", killed)
+        checkpoint.save(folder, 1, NEW, {}, keep=1)
+    assert checkpoint.steps_saved(folder) == []
+    checkpoint.begin(folder, 2)
+    assert content(folder) == (1, 0.0)

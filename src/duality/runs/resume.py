@@ -150,6 +150,7 @@ class TrainingPlan:
         held.enter_context(no_empty_folder(folder))
         check_folder(folder, self.resume)
         held.enter_context(locked(folder, report))
+        checkpoint.undo_replacement(folder / "checkpoints")
         if self.source is not None and folders.exists(folder):
             self.source.check(folder, report)
         elif self.source is not None:

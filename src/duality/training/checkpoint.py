@@ -7,7 +7,8 @@ A group of tensors is one file, or the parts that each rank has written (``paral
 
 A checkpoint is written into a hidden temporary folder, every file is flushed to the disk, and the folder is
 renamed into place: after a crash at any moment there are whole checkpoints and hidden leftovers, which the next save
-removes. A save that fails, on a full disk for example, leaves the checkpoints that were there. Reading verifies what is
+removes. One that is replaced is hidden until the new one has its name; after a crash ``undo_replacement`` gives it
+back. A save that fails, on a full disk for example, leaves the checkpoints that were there. Reading verifies what is
 read against the manifest, and no other file: the weights alone for a model, all groups to continue training. A damaged
 checkpoint is reported and the next older good one is used.
 
@@ -55,6 +56,7 @@ State = dict[str, Any]  # the content of state.json
 Shapes = Mapping[str, tuple[int, ...]]
 _MANIFEST, _STATE, _TENSORS = "manifest.json", "state.json", ".safetensors"
 _HIDDEN = ".writing-"
+_REPLACED = f"{_HIDDEN}replaced-"
 LARGE = 64 << 20
 
 
@@ -126,11 +128,20 @@ def _named_errors(folder: Path, groups: Groups) -> Iterator[None]:
 def begin(folder: Path, step: int) -> Path:
     """A new hidden folder for a checkpoint; what a crash has left is removed."""
     folder.mkdir(parents=True, exist_ok=True)
+    undo_replacement(folder)
     for leftover in folder.glob(f"{_HIDDEN}*"):
         shutil.rmtree(leftover)
     temporary = folder / f"{_HIDDEN}step-{step:08d}"
     temporary.mkdir()
     return temporary
+
+
+def undo_replacement(folder: Path) -> None:
+    """Give back its name to a checkpoint that was being replaced when a crash came, if the new one has not got it."""
+    for hidden in folder.glob(f"{_REPLACED}step-*"):
+        target = folder / hidden.name.removeprefix(_REPLACED)
+        if not target.exists():
+            os.replace(hidden, target)
 
 
 def _complete(temporary: Path, step: int, state: State, keep: int) -> Path:
@@ -154,7 +165,7 @@ def _complete(temporary: Path, step: int, state: State, keep: int) -> Path:
     (temporary / _MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
     for path in (*temporary.iterdir(), temporary):
         flush_to_disk(path)
-    replaced = folder / f"{_HIDDEN}replaced"
+    replaced = folder / f"{_REPLACED}{target.name}"
     if target.exists():
         os.replace(target, replaced)
     try:
