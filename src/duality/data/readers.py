@@ -67,7 +67,8 @@ TABLE_ENDINGS = tuple(_SEPARATORS)
 # The files of a folder that are read are those of the first of these kinds that it has.
 KINDS = ((".txt", ".text", ".md", ".jsonl"), (*TABLE_ENDINGS, *ARROW_ENDINGS), FASTA_ENDINGS)
 _LABEL_COLUMN = "label"
-# Bytes of a line, or characters of a value in a table: it is in memory as a whole, and a small file may unpack to more.
+# Bytes of a line or of a sequence of FASTA, or characters of a value in a table: it is in memory as a whole, and a
+# small file may unpack to more.
 _LONGEST = 1 << 28
 _SHOWN_NAMES = 10
 
@@ -89,7 +90,8 @@ def read_pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[str]:
     held = ""
     for chunk in decode_lines(path, piece_bytes):
         held += chunk
-        if border := _LAST_BORDER.match(held):
+        last = max(held.rfind(" "), held.rfind("\n"))  # the expression would go back to it character by character
+        if border := _LAST_BORDER.match(held, 0, last + 1):
             end = border.end()
         else:
             # Text without any border is cut at its end, so that the memory in use stays small, or before the
@@ -360,21 +362,26 @@ def _read_batch(batch: RecordBatch) -> list[dict[str, object]]:
 
 def _read_fasta(path: Path, label: str | None) -> Iterator[Record]:
     """The line number of each name, its sequence, and the label of the file."""
-    start, parts = 0, list[str]()
+    start, sequence = 0, bytearray()  # not a list of lines, which may have one letter each
     for number, line in enumerate(decode_lines(path), 1):
         if line.startswith(">"):
             if start:
-                yield start, "".join(parts), label
-            start, parts = number, []
+                yield start, sequence.decode("utf-8"), label
+            start, sequence = number, bytearray()
         elif line.strip() and not line.startswith(";"):
             if not start:
                 raise ValueError(
                     f"{path}, line {number}: a sequence without a name; a FASTA file has a line that begins with '>' "
                     "before each sequence: add it, or rename the file to .txt"
                 )
-            parts.append(line.strip())
+            sequence += line.strip().encode("utf-8")
+            if len(sequence) > _LONGEST:
+                raise ValueError(
+                    f"{path}, line {start}: a sequence of more than {_LONGEST:,} bytes; divide it into several, each "
+                    "with a line that begins with '>'"
+                )
     if start:
-        yield start, "".join(parts), label
+        yield start, sequence.decode("utf-8"), label
 
 
 def _list_names(names: Sequence[str], wanted: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import bz2
 import random
 import subprocess
 import sys
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from duality.data.documents import read_documents
+from duality.data.readers import read_records
 from duality.data.survey import inspect
 
 if TYPE_CHECKING:
@@ -169,3 +171,27 @@ def test_a_fasta_file_has_a_document_for_each_sequence(tmp_path: Path) -> None:
     path.write_text("ACGT\n")
     with pytest.raises(ValueError, match="line 1: a sequence without a name"):
         list(read_documents(path))
+
+
+def test_a_fasta_record_of_too_many_lines_for_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of it is long: what counts is their sum, for each record."""
+    monkeypatch.setattr("duality.data.readers._LONGEST", 1000)
+    path = tmp_path / "genome.fa"
+    path.write_text(">one\n" + "ACGT\n" * 200 + ">two\n" + "ACGT\n" * 250)
+    assert [len(text) for _, text, _ in read_records(path)] == [800, 1000]
+    path.write_text(">one\nACGT\n>two\n" + "ACGT\n" * 251)
+    with pytest.raises(ValueError, match=r"line 3: a sequence of more than 1,000 bytes; divide it into several"):
+        list(read_records(path))
+
+
+def test_the_lines_of_a_fasta_record_take_little_memory(tmp_path: Path) -> None:
+    """A line of two letters would be an object of fifty bytes and more."""
+    path, lines = tmp_path / "genome.fa", 100_000
+    path.write_text(">one\n" + "AC\n" * lines)
+    tracemalloc.start()
+    try:
+        ((_, text, _),) = read_records(path)
+        assert len(text) == 2 * lines
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
