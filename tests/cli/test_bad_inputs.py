@@ -241,6 +241,7 @@ sample {{absent}}                                           | is not a run
 sample {{run}} --num 0                                      | num is 0
 sample {{run}} --num -3                                     | num is -3
 sample {{run}} --num x                                      | invalid
+sample {{run}} --num 1000000000000000000                    | of memory, and there are
 sample {{run}} --steps 0                                    | steps is 0
 sample {{run}} --steps -1                                   | steps is -1
 sample {{run}} --steps 100000000000                         | at most 100,000,000
@@ -315,6 +316,7 @@ quality {{run}} --judge none --temperature nan              | each above 0
 quality {{run}} --judge none --rounds some                  | write whole numbers
 quality {{dcd}} --judge none --rounds 7                     | has no round 7
 quality {{run}} --judge none --num 0                        | steps and num must be at least 1
+quality {{run}} --judge none --num 1000000000000000000      | take fewer samples (num)
 quality {{run}} --judge none --length 2                     | 4-grams are counted
 quality {{run}} --judge none --length 10000000000000        | take a smaller length or batch size
 quality {{run}} --judge none --eta 0.1                      | choose a psi sampler

@@ -105,7 +105,7 @@ class RunSampler:
         check_cases(cases)
         for case in cases:
             model = self.model(case)
-            check_sampling(model.denoiser, min(case.num, self.batch_size), case.length, model.device)
+            check_sampling(model.denoiser, min(case.num, self.batch_size), case.length, model.device, case.num)
             transform(model.denoiser, case.top_p, case.temperature)
             model.named_sampler(case.sampler, case.eta)
             grid_named(case.grid, case.sampler)

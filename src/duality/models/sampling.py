@@ -88,7 +88,7 @@ def known_tokens(model: TrainedModel, request: SampleRequest | FillRequest) -> R
     Tokens behind those that the model writes, of a suffix or after a blank, need a model that can look ahead.
     """
     tokenizer, batch = model.tokenizer, min(request.num, request.batch_size)
-    check_length = partial(check_sampling, model.denoiser, batch, device=model.device)
+    check_length = partial(check_sampling, model.denoiser, batch, device=model.device, num=request.num)
     what = (
         "fill" if isinstance(request, FillRequest) else "suffix" if request.suffix else "keep" if request.keep else ""
     )

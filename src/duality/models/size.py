@@ -29,7 +29,7 @@ from duality.training.adapters import NOTHING, choose_trained, num_trained
 from duality.training.parallel import Layout, layout_of
 
 ASSUMED = 100  # tokens, where their number depends on a text
-_FLOAT = 4
+_FLOAT, _NUMBER = 4, 8  # bytes
 _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -126,11 +126,13 @@ def describe(recipe: Recipe) -> str:
     return "\n".join(filter(None, lines))
 
 
-def check_sampling(network: nn.Module, batch: int, length: int, device: torch.device) -> None:
-    """Refuse samples whose vectors do not fit into memory."""
+def check_sampling(network: nn.Module, batch: int, length: int, device: torch.device, num: int) -> None:
+    """Refuse samples whose vectors do not fit into memory, or whose tokens, which are there until all are written."""
     what = f"sampling {batch:,} sequences of {length:,} tokens at a time"
     weights = sum(value.numel() for value in network.parameters()) * _FLOAT
     _check(what, network, weights, batch * length, _find_memory(device), "take a smaller length or batch size")
+    kept, there = 2 * _NUMBER * num * length, _find_memory(torch.device("cpu"))
+    _compare(f"keeping {num:,} samples of {length:,} tokens", kept, there, "", "take fewer samples (num)")
 
 
 def _find_memory(device: torch.device) -> int:
@@ -156,6 +158,12 @@ def _check(what: str, network: nn.Module, weights: int, positions: int, there: i
     if weights + vectors > there:
         share = max(0, there - weights) / vectors if vectors else 0.0
         fits = f"; {share:.2g} of the batch would fit" if 0 < share < 1 else ""
-        sizes = (weights + vectors, there)
-        needed, present = (f"{n / 2**30:,.1f} GiB" if n >= 1 << 30 else f"{n / 2**20:,.1f} MiB" for n in sizes)
-        raise ValueError(f"{what} needs at least {needed} of memory, and there are {present}{fits}: {remedy}")
+        _compare(what, weights + vectors, there, fits, remedy)
+
+
+def _compare(what: str, needed: int, there: int, fits: str, remedy: str) -> None:
+    """Refuse what needs more bytes than are ``there``."""
+    if needed > there:
+        sizes = (needed, there)
+        least, present = (f"{n / 2**30:,.1f} GiB" if n >= 1 << 30 else f"{n / 2**20:,.1f} MiB" for n in sizes)
+        raise ValueError(f"{what} needs at least {least} of memory, and there are {present}{fits}: {remedy}")

@@ -152,7 +152,7 @@ def _read_checkpoint(path: Path) -> Released:
             "checkpoint of a training with Lightning"
         )
     tensors = _named_tensors(content[key], path, key)
-    hyper = _plain(content.get("hyper_parameters"), count())
+    hyper = _plain(content.get("hyper_parameters"), path, count())
     config = hyper.get("config", hyper) if isinstance(hyper, dict) else {}
     step = next((step for step in (content.get("global_step"), content.get("step")) if type(step) is int), None)
     found = Released("duo-ckpt", str(path), tensors, config if isinstance(config, dict) else {}, step)
@@ -288,20 +288,20 @@ def _detach(path: Path, tensors: Collection[Tensor]) -> list[Tensor]:
     return [value.detach() for value in tensors]
 
 
-def _plain(value: object, number: Iterator[int], depth: int = 0) -> object:
-    """Configuration as plain data: the containers and the nodes of omegaconf are what they contain.
+def _plain(value: object, path: Path, number: Iterator[int], depth: int = 0) -> object:
+    """Configuration in the file ``path`` as plain data: the containers and nodes of omegaconf are what they contain.
 
     Few bytes can say that a list holds the same list many times, so every value takes a ``number``.
     """
     if next(number) > _MOST_SETTINGS:
-        raise ValueError(f"its hyper_parameters have more than {_MOST_SETTINGS:,} values: {FETCH}")
+        raise ValueError(f"the hyper_parameters of {path} have more than {_MOST_SETTINGS:,} values: {FETCH}")
     if depth > 32:
         return None
     if isinstance(value, _Opaque):
         state = value.state if isinstance(value.state, dict) else {}
-        return _plain(state.get("_content", state.get("_val")), number, depth + 1)
+        return _plain(state.get("_content", state.get("_val")), path, number, depth + 1)
     if isinstance(value, dict):
-        return {key: _plain(item, number, depth + 1) for key, item in value.items() if isinstance(key, str)}
+        return {key: _plain(item, path, number, depth + 1) for key, item in value.items() if isinstance(key, str)}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, number, depth + 1) for item in value]
+        return [_plain(item, path, number, depth + 1) for item in value]
     return value if isinstance(value, (str, int, float, bool)) else None
