@@ -193,6 +193,14 @@ def test_refusals(tmp_path: Path) -> None:
         picture([recording_of([], tmp_path)])
 
 
+def test_a_picture_of_too_many_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recording_of([frame(step, [1] * 20) for step in range(5)], tmp_path)
+    monkeypatch.setattr("duality.models.trace._MOST_DRAWN", 199)
+    assert picture([recording])
+    with pytest.raises(ValueError, match="has 200 tokens in its frames, and at most 199 can be drawn: make a page"):
+        picture([recording, recording])
+
+
 def test_a_race_is_one_picture(tmp_path: Path) -> None:
     """Panes begin together; one that needs fewer steps shows its last frame until the end."""
     few = recording_of([frame(step, [11] * 8) for step in range(3)], tmp_path, {"recipe": "few <steps>"})

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,21 @@ def test_a_damaged_or_foreign_file(tmp_path: Path, text: str, reason: str) -> No
     path = tmp_path / "any.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(ValueError, match=re.escape(str(path)) + ".*" + reason):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["one sample", "all samples together"])
+def test_a_small_file_that_says_a_state_many_times_is_refused(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame without a change takes thirty bytes of the file, and in memory as many tokens as a sample has."""
+    path = tmp_path / "any.json"
+    frames = [[frame(step, [1] * 20) for step in range(count)] for count in ((25, 25) if number else (50,))]
+    trace_of(*(replace(each, first=index) for index, group in enumerate(frames) for each in group)).write(path)
+    monkeypatch.setattr("duality.models.trace._MOST_TOKENS", 1000)
+    assert sum(len(sample.frames) for sample in read_trace(path).samples) == 50
+    monkeypatch.setattr("duality.models.trace._MOST_TOKENS", 999)
+    with pytest.raises(ValueError, match=r"any\.json has more than 999 tokens in all its frames: record fewer samples"):
         read_trace(path)
 
 

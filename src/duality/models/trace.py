@@ -17,8 +17,8 @@ The page is one HTML file that plays and scrubs, from any folder, without a serv
 studio's own modules (page/dom.js, page/player.js, page/share.js), its colours (page/tokens.css) and the recording as
 JSON. Its Content-Security-Policy allows this script and this style, by their checksums, and nothing else.
 
-What must hold: ``read_trace`` gives back all tokens of every step; a damaged or foreign file is refused; in a page text
-is data and never markup, also if it is ``</script>``.
+What must hold: ``read_trace`` gives back all tokens of every step; a damaged or foreign file is refused, and one whose
+frames do not fit into memory; in a page text is data and never markup, also if it is ``</script>``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from duality.samplers.generate import Frame
 from duality.tokenizers.pieces import MASK, Pieces
 
 FORMAT = 1
-_MOST_BYTES = 1024 * MIB
+_MOST_BYTES = 256 * MIB  # as plain data it takes up to twenty times as many
+_MOST_TOKENS = 1 << 26  # of all frames: a frame that changes nothing is short in the file, and has all tokens here
+_MOST_DRAWN = 1 << 22  # of all frames of a picture, which shows every token of every frame
 T = TypeVar("T")
 _ADVANCE, _LINE, _MARGIN, _TOP = 9.0, 24.0, 20.0, 64.0  # pixels: of a character, of a line, around, above the text
 _SECONDS, _LAST_SECONDS = 0.3, 4.0  # for which a frame and the last frame are shown
@@ -150,15 +152,27 @@ def read_trace(path: Path) -> Recording:
     try:
         mask = None if whole["mask"] is None else _count(whole["mask"])
         vocabulary = {int(index): _of(str, text) for index, text in _of(dict, whole["vocabulary"]).items()}
-        samples = tuple(_sample(sample, {*vocabulary, mask}) for sample in _of(list, whole["samples"]))
-        return Recording(_of(dict, whole["about"]), mask, vocabulary, samples)
+        samples, free = list[_TracedSample](), _MOST_TOKENS
+        for sample in _of(list, whole["samples"]):
+            samples.append(_sample(sample, {*vocabulary, mask}, free))
+            free -= _count_tokens(samples[-1])
+        return Recording(_of(dict, whole["about"]), mask, vocabulary, tuple(samples))
+    except MemoryError:
+        raise ValueError(
+            f"{path} has more than {_MOST_TOKENS:,} tokens in all its frames: record fewer samples or fewer steps"
+        ) from None
     except (KeyError, ValueError, TypeError) as error:
         reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is damaged ({reason}): write the trace again") from None
 
 
-def _sample(sample: dict[str, object], known: set[int | None]) -> _TracedSample:
-    """A sample of a file, its differences added up."""
+def _count_tokens(sample: _TracedSample) -> int:
+    """The tokens of all frames of a sample."""
+    return sum(len(frame.tokens) for frame in sample.frames)
+
+
+def _sample(sample: dict[str, object], known: set[int | None], free: int) -> _TracedSample:
+    """A sample of a file, its differences added up; more than ``free`` tokens in its frames are a ``MemoryError``."""
     tokens, moments, index = list[int](), list[_Moment](), _count(sample["index"])
     for number, frame in enumerate(_of(list, sample["frames"])):
         step, alpha, before = _count(frame["step"]), frame["alpha"], tuple(tokens) if number else None
@@ -171,6 +185,8 @@ def _sample(sample: dict[str, object], known: set[int | None]) -> _TracedSample:
             if _count(place) > len(tokens):
                 raise ValueError(f"place {place} {here} is beyond its {len(tokens)} tokens")
             tokens[place : place + 1] = [token]
+        if (free := free - len(tokens)) < 0:
+            raise MemoryError
         if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
             raise ValueError(f"alpha {here} is {str(alpha)[:40]}, no number in [0, 1]")
         moments.append(_Moment(step, float(alpha), tuple(tokens), changes(before, tokens)))
@@ -200,6 +216,12 @@ _Token = tuple[str, bool, bool]  # as a frame shows it: its text, whether the st
 def picture(recordings: Sequence[Recording], number: int = 0, columns: int = 72) -> str:
     """The SVG of sample ``number`` of some traces; a line is at least as long as the longest token."""
     columns = max([columns, *(len(visible(text)) for each in recordings for text in each.vocabulary.values())])
+    drawn = sum(_count_tokens(recording.sample(number)) for recording in recordings)
+    if drawn > _MOST_DRAWN:
+        raise ValueError(
+            f"a picture of sample {number} has {drawn:,} tokens in its frames, and at most {_MOST_DRAWN:,} can be "
+            "drawn: make a page with --html, or record fewer steps"
+        )
     panes = [_slides(recording, number, columns) for recording in recordings]
     heights = [_TOP + max(len(lines) for _, lines in slides) * _LINE for slides in panes]
     width, height = 2 * _MARGIN + columns * _ADVANCE, sum(heights)
