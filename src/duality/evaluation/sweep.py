@@ -38,7 +38,14 @@ from duality.evaluation.requests import SweepRequest
 from duality.evaluation.samples import REAL_TEXT, Case, Row, Samples, Score, label_of, run_names
 from duality.evaluation.scorers import Drawing, Scorer, find_scorers, key_of, score_texts, summary
 from duality.evaluation.tables import all_tables
-from duality.files.atomic import file_sha256, json_text, output_folder, write_atomically
+from duality.files.atomic import (
+    file_sha256,
+    json_text,
+    no_empty_folder,
+    output_folder,
+    remove_if_new,
+    write_atomically,
+)
 from duality.files.kept_scores import FILE, Scores
 from duality.files.progress import Reporter, silent, unseen, working
 from duality.hub.fetch import model_source
@@ -153,30 +160,33 @@ class Sweep:
         return job().once(partial(self._measure_samples, case, kept))
 
     def real_rows(self) -> list[Row]:
-        """The row of real text, if there is any; it is kept as samples are."""
+        """The row of real text, if there is any; it is kept as samples are, unless a scorer cannot read it."""
         if self.real_text is None:
             return []
         num, length = self.real_text.tokens.shape
         case = Case(label=REAL_TEXT, run=Path(), steps=0, num=num, length=length, sampler="none", tail="none")
-        self.real_text.write(self.out, case)
-        return [self._measure_samples(case, self.real_text)]
+        path = case.path(self.out)
+        with no_empty_folder(path.parent), remove_if_new(path):
+            self.real_text.write(self.out, case)
+            return [self._measure_samples(case, self.real_text)]
 
     def _measure_samples(self, case: Case, samples: Samples) -> Row:
         """The measures of the samples of a case, which are kept in its file."""
         tokens, judge, checksum = samples.tokens, self.judge, file_sha256(case.path(self.out))
+        scores = dict[str, Score]()
+        for scorer in self.scorers:  # before the judge: one that fails is known at once
+            key, compute = key_of(scorer), partial(score_texts, scorer, samples.texts)
+            for name, column in self._scores.once(key, checksum, compute).items():
+                if name in scores:
+                    raise ValueError(f"two scorers have a column {name!r}: rename one, or measure them one at a time")
+                scores[name] = summary(key, column)
         nats = [] if judge is None else self._scores.once(judge.name, checksum, lambda: judge.nats(samples.texts))
         counts = [count for _, count in nats]
         likely = perplexity(nats) if any(counts) else None
         if counts and likely is None:
             self.report(f"no Gen PPL of {case.label}, {case.steps} steps: all {case.num} samples are empty")
         stderr, low, high = (None, None, None) if likely is None else likely.spread
-        entropy, scores = unigram_entropy(tokens), dict[str, Score]()
-        for scorer in self.scorers:
-            key, compute = key_of(scorer), partial(score_texts, scorer, samples.texts)
-            for name, column in self._scores.once(key, checksum, compute).items():
-                if name in scores:
-                    raise ValueError(f"two scorers have a column {name!r}: rename one, or measure them one at a time")
-                scores[name] = summary(key, column)
+        entropy = unigram_entropy(tokens)
         return Row(
             **vars(case),
             judge=None if judge is None else judge.name,
@@ -295,10 +305,10 @@ def measure_runs(
     # rank 0 of a job scores for all
     scored = find_scorers(scorers, cases[0].run, report, corpus) if first else []
     reader = (find_judge(judge, where, report) if first else None) if isinstance(judge, str) else judge
-    job().once(lambda: output_folder(out))
-    text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run, corpus)
     total = sum(case.steps * -(-case.num // batch_size) for case in cases)  # over all batches
-    with working(report, "sampling", total, "steps") as advance:
+    with no_empty_folder(out), working(report, "sampling", total, "steps") as advance:
+        job().once(lambda: output_folder(out))
+        text = held_out_text(read_recipe(cases[0].run), cases[0].num, cases[0].length, report, cases[0].run, corpus)
         rows = Sweep(out, source, report, reader, text, scored).measure(cases, advance)
 
     def draw_rows() -> None:
