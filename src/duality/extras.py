@@ -2,6 +2,8 @@
 
     import_extra("judge", "a judge", "transformers", "gguf")     the first module, or a line that says what to install
 
+    with no_notices(): ...                                       what packages say of themselves is not shown
+
 The command depends on where this library came from, which pip writes down when it installs (PEP 610): a clone, a file,
 a repository, or the package index. In an environment without pip it is that of uv.
 
@@ -11,7 +13,12 @@ What must hold: the command works as it is printed, on this machine, in this env
 from __future__ import annotations
 
 import json
+import logging
 import shlex
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partialmethod
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
@@ -47,6 +54,27 @@ def import_extra(extra: str, user: str, *modules: str, instead: str = "") -> Mod
                 f"{user} needs {library}, which cannot be imported ({error}): {install_command(extra)}{instead}"
             ) from None
     return found[0]
+
+
+@contextmanager
+def no_notices(bars: bool = False) -> Iterator[None]:
+    """In the block, packages show no warnings, no lines of their logs and, unless ``bars``, no bars: users cannot act.
+
+    An error of the block is raised as always.
+    """
+    from tqdm import std
+
+    disabled, begin = logging.root.manager.disable, std.tqdm.__init__
+    logging.disable(logging.CRITICAL)
+    if not bars:
+        std.tqdm.__init__ = partialmethod(begin, disable=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        std.tqdm.__init__ = begin
+        logging.disable(disabled)
 
 
 def install_command(extra: str = "") -> str:

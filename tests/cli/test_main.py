@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,27 @@ def test_a_command_is_near_its_objective(monkeypatch: pytest.MonkeyPatch, englis
     assert main(["train", "duo-laptop", "--out", run, "--data", str(english), "--steps", "1", "--set", *SMALL]) == 0
     assert stacks[0][-1] == "cli/main.py"
     assert len(stacks[0]) + 1 <= 10, stacks[0]  # and the objective
+
+
+WARNING = """
+import sys, warnings
+from duality.cli import main
+from duality.evaluation import sweep
+
+def measure_runs(*arguments, **options):
+    for kind in (UserWarning, FutureWarning, RuntimeWarning):
+        warnings.warn("a kernel is slow", kind)
+    return []
+
+sweep.measure_runs = measure_runs
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--debug"], ["-W", "default"]])
+def test_warnings_of_packages_are_shown_only_if_they_are_asked_for(options: list[str], tmp_path: Path) -> None:
+    before, after = ([], options) if options == ["--debug"] else (options, [])
+    command = [sys.executable, *before, "-c", WARNING, "quality", "run", "--json", *after]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr.count("a kernel is slow\n") == (3 if options else 0), done.stderr
+    assert done.stdout == "[]\n"

@@ -6,6 +6,7 @@ Most tests use a judge made of a table and run anywhere; those of real models sk
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -199,6 +200,18 @@ def test_a_judge_in_bfloat16_is_another_one(tiny: Callable[..., tuple[Path, Any]
         assert 0 < abs(nats - other) < 0.05 * nats
     ids = torch.tensor([[1, 2, 3]])
     assert rough.logits(ids, torch.ones_like(ids)).dtype == torch.float32
+
+
+def test_what_the_library_says_while_it_loads_is_not_shown(
+    tiny: Callable[..., tuple[Path, Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A bar for its tensors, and lines about its configuration; a user can do nothing about them."""
+    folder, _ = tiny("<s>", bos="<s>")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "loss_type": "unknown", "torch_dtype": "float32"}))
+    capfd.readouterr()
+    load_judge(str(folder)).nats([" ".join(WORDS[:5])])
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from duality.training import checkpoint
 
 KILL = -1  # the number of no error: the process ends there and then
 
+
 @dataclass
 class Tally:
     """How many operations there were, and which of them fails; 0 is none."""

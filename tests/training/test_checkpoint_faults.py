@@ -94,9 +94,10 @@ def test_a_new_checkpoint_does_not_remove_one_that_was_being_replaced(tmp_path: 
         os.rename(source, target)
         raise KeyboardInterrupt  # which nothing there handles
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", killed)
-        checkpoint.save(folder, 1, NEW, {}, keep=1)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(folder, 1, NEW, {}, keep=1)
     assert checkpoint.steps_saved(folder) == []
     checkpoint.begin(folder, 2)
     assert content(folder) == (1, 0.0)

@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
@@ -91,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     name = arguments[0] if arguments else ""
     resumes = name in _RESUMES
 
-    with _handle_errors(debug, resumes) as result, _raise_on_sigterm():
+    with _handle_errors(debug, resumes) as result, _raise_on_sigterm(), _hide_warnings(debug):
         _check_values(arguments)
         place = ranks.Job.from_environment()
         if not place.alone and name in COMMANDS and name not in DIVIDED:
@@ -106,6 +107,15 @@ def main(arguments: list[str] | None = None) -> int:
                 own.code = _run_command(arguments)
             result.code = own.code
     return result.code
+
+
+@contextmanager
+def _hide_warnings(debug: bool) -> Iterator[None]:
+    """Show no warnings of packages, about which a user can do nothing, unless asked to: --debug, PYTHONWARNINGS."""
+    with warnings.catch_warnings():
+        for kind in (UserWarning, FutureWarning, RuntimeWarning) if not (debug or sys.warnoptions) else ():
+            warnings.simplefilter("ignore", kind)
+        yield
 
 
 @contextmanager

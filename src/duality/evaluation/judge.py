@@ -25,6 +25,7 @@ bounded, is refused.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.denoisers.readouts import CausalDenoiser
-from duality.extras import import_extra
+from duality.extras import import_extra, no_notices
 from duality.files.archives import Member, Package, Source
 from duality.files.progress import Reporter, silent
 from duality.fused.lazy import belief_of
@@ -235,8 +236,9 @@ def _from_pretrained(place: str, options: dict[str, str], precision: torch.dtype
     def load_from(local_files_only: bool) -> _Loaded:
         where = {**options, "local_files_only": local_files_only}
         weights = {"dtype": precision, "use_safetensors": True, "output_loading_info": True}
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(place, **weights, **where)
+        with no_notices(bars=not local_files_only and sys.stderr.isatty()):  # those of a download are worth seeing
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(place, **weights, **where)
         return tokenizer, model, sorted(report["missing_keys"])
 
     try:
