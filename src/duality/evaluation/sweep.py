@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -38,14 +39,7 @@ from duality.evaluation.requests import SweepRequest
 from duality.evaluation.samples import REAL_TEXT, Case, Row, Samples, Score, label_of, run_names
 from duality.evaluation.scorers import Drawing, Scorer, find_scorers, key_of, score_texts, summary
 from duality.evaluation.tables import all_tables
-from duality.files.atomic import (
-    file_sha256,
-    json_text,
-    no_empty_folder,
-    output_folder,
-    remove_if_new,
-    write_atomically,
-)
+from duality.files.atomic import file_sha256, json_text, no_empty_folder, output_folder, write_atomically
 from duality.files.kept_scores import FILE, Scores
 from duality.files.progress import Reporter, silent, unseen, working
 from duality.hub.fetch import model_source
@@ -166,7 +160,7 @@ class Sweep:
         num, length = self.real_text.tokens.shape
         case = Case(label=REAL_TEXT, run=Path(), steps=0, num=num, length=length, sampler="none", tail="none")
         path = case.path(self.out)
-        with no_empty_folder(path.parent), remove_if_new(path):
+        with no_empty_folder(path.parent), _remove_if_new(path):
             self.real_text.write(self.out, case)
             return [self._measure_samples(case, self.real_text)]
 
@@ -244,6 +238,18 @@ class Sweep:
         assert self.judge is not None
         assert self.real_text is not None
         return self.judge.features(self.real_text.texts)
+
+
+@contextmanager
+def _remove_if_new(path: Path) -> Iterator[None]:
+    """If the block fails, the file is removed again, unless it was there before."""
+    there = path.exists()
+    try:
+        yield
+    except BaseException:
+        if not there:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def check_cases(cases: Sequence[Case]) -> None:

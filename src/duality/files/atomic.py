@@ -132,18 +132,6 @@ def no_empty_folder(path: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def remove_if_new(path: Path) -> Iterator[None]:
-    """If the block fails, the file is removed again, unless it was there before."""
-    there = path.exists()
-    try:
-        yield
-    except BaseException:
-        if not there:
-            path.unlink(missing_ok=True)
-        raise
-
-
 def own_process() -> str:
     """What this process is called."""
     return _name_of(os.getpid())
