@@ -1,14 +1,15 @@
-"""Every guide can be followed: its blocks of code run from top to bottom, on a tiny budget."""
+"""Every guide can be followed: its blocks of code run from top to bottom, on a tiny budget, and print what it shows."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from support.pages import TINY, Follower
+from support.pages import TINY, Follower, compare_output
 from support.runs import ROOT
 
 from duality.cli import COMMANDS
@@ -48,6 +49,27 @@ SMALLER = {
     },
     "add-a-sampler.md": {"NUM = 4000": "NUM = 40", "NUM = 256": "NUM = 4", "(4, 8, 16)": "(2,)"},
 }
+# What a model has written, or a text decides, in the outputs of a guide; and what stands for it.
+FREE = {
+    "own-data.md": {r"^examples .*": "examples", r"^ talked .*": "", r"^She was .*": "She was"},
+    "class-conditional.md": {r"best as \w+": "best as KIND"},
+    "molecules.md": {r"^.*C1 (not )?valid$": "MOLECULE valid"},
+    "distill-in-ten-minutes.md": {r" \(moved\)": "", r"\b(higher|lower|undecided)\b": "DECIDED"},
+}
+# How many outputs of each guide are compared, and how those begin whose commands are not run.
+COMPARED = {
+    "own-data.md": 5,
+    "class-conditional.md": 4,
+    "many-gpus.md": 5,
+    "released-weights.md": 1,
+    "molecules.md": 4,
+    "add-a-sampler.md": 2,
+    "distill-in-ten-minutes.md": 3,
+}
+PASSED_OVER = {
+    "molecules.md": ["qm9: 130 744 small organic molecules"],
+    "released-weights.md": ["duality: error: this run cannot be exported"],
+}
 WITH_RDKIT = ("molecules.md", "add-a-sampler.md", "distill-in-ten-minutes.md")
 RUN = ("own-data.md", "class-conditional.md", "many-gpus.md", "released-weights.md", *WITH_RDKIT)
 
@@ -78,6 +100,26 @@ def test_no_two_pages_train_into_the_same_folder() -> None:
     assert len(found) > 20
 
 
+SHOWN = "step 3, loss 0.5\nstep 4, loss 0.4\n…\n--- sample 1 of 2\nabc\nread at /home/you/a.txt\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "problem"),
+    [
+        ("step 1,  loss nan\n--- sample 1 of 9\nxyz\nread at /tmp/a.txt\n", ""),
+        ("step 1, loss 9\nmore\nof it\n--- sample 1 of 9\nxyz\nread at /tmp/a.txt\n", ""),
+        ("step 1, loss 9\n--- sample 1 of 9\nxyz\nread at /tmp/b.txt\n", "the page shows 'read at /.../a.txt', and"),
+        ("step 1, loss: 9\n--- sample 1 of 9\nxyz\nread at /tmp/a.txt\n", "the page shows 'step #, loss #', and this"),
+        ("step 1, loss 9\n--- sample 1 of 9\nxyz\n", "the page shows 'read at /.../a.txt', and that is not printed"),
+        ("step 1, loss 9\n--- sample 1 of 9\nx\nread at /tmp/a.txt\nend\n", r"does not show what is printed: \['end'"),
+        ("read at /tmp/a.txt\nstep 1, loss 9\n--- sample 1 of 9\nxyz\n", "and this is printed: 'read at"),
+    ],
+)
+def test_an_output_is_compared_word_by_word(printed: str, problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem) if problem else nullcontext():
+        compare_output(SHOWN, printed, {})
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("name", RUN)
@@ -90,11 +132,25 @@ def test_a_guide_can_be_followed(name: str, capsys: pytest.CaptureFixture[str]) 
         pytest.skip(f"this version has no duality {', '.join(sorted(missing))}")
     data = MOLECULES if name in (*WITH_RDKIT, "class-conditional.md") else ()
     tiny = TINY if data else {**TINY, "data.tokenizer": "bytes", "data.length": "32"}
-    known = set(sys.modules)
+    known, texts = set(sys.modules), list[str]()
+
+    def read() -> str:
+        """What was printed; the messages of a command come before its results."""
+        found = capsys.readouterr()
+        texts.append(found.err + found.out)
+        return texts[-1]
+
     try:
-        blocks = Follower(FETCHED.get(name, {}), SMALLER.get(name, {}), data, tiny).follow(page)
+        follower = Follower(
+            FETCHED.get(name, {}), SMALLER.get(name, {}), data, tiny, read=read, free=FREE.get(name, {})
+        )
+        blocks = follower.follow(page)
     finally:
         for module in {"confident", "label_molecules"} & (set(sys.modules) - known):  # a page's own modules
             del sys.modules[module]
     assert blocks >= 3
-    assert len(capsys.readouterr().out) > 300
+    assert sum(map(len, texts)) > 300
+    assert len(follower.compared) == COMPARED[name], follower.compared
+    passed_over = PASSED_OVER.get(name, [])
+    assert all(map(str.startswith, follower.passed_over, passed_over)), follower.passed_over
+    assert len(follower.passed_over) == len(passed_over), follower.passed_over
