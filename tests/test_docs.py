@@ -16,6 +16,7 @@ from types import ModuleType
 
 import pytest
 from support import hub as hubs
+from support.pages import BLOCK, MORE, compare_output, without_texts
 from support.runs import ROOT
 
 from duality.cli import COMMANDS as CLI
@@ -142,6 +143,19 @@ def beside_texts(tmp_path: Path, english: Path, monkeypatch: pytest.MonkeyPatch)
 def test_every_duality_command_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     run_commands(page)
     assert len(capsys.readouterr().out) > 500
+
+
+@pytest.mark.usefixtures("beside_texts")
+def test_the_demo_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Word by word, but for numbers, the corpus and the samples; "…" stands for what the page leaves out."""
+    demo, printed = QUICKSTART.partition("\n## The demo\n")[2].partition("\n## ")[0], ""
+    for command in commands(demo):
+        run_commands(f"```bash\n{command}\n```")
+        found = capsys.readouterr()
+        printed += found.err + (without_texts(found.out) if command.startswith("duality sample ") else found.out)
+    shown = [code for language, code in BLOCK.findall(demo) if not language]
+    assert len(shown) == 2
+    compare_output("".join(shown), printed, {r"on validation of \S+": "on validation of the corpus"}, MORE)
 
 
 @pytest.mark.usefixtures("beside_texts")
