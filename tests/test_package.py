@@ -20,6 +20,7 @@ PARTS = (
     "registry",
     "extras",
     "files",
+    "devices",
     "noise",
     "ranks",
     "protocols",

@@ -59,8 +59,16 @@ def _mix_on_host(x: int) -> int:
 
 def _word(value: int | str) -> int:
     """A mixed 64-bit word for an integer or a tag."""
-    number = zlib.crc32(value.encode()) if isinstance(value, str) else value
-    return _mix_on_host(number * _GOLDEN + _FACTORS[0])
+    return _mix_on_host((_checksum(value) if isinstance(value, str) else value) * _GOLDEN + _FACTORS[0])
+
+
+def _checksum(tag: str) -> int:
+    """The number of a tag."""
+    return zlib.crc32(tag.encode())
+
+
+# To torch.compile it is a constant. ``torch.compiler.assume_constant_result`` does this, and takes a second to import.
+_checksum._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
@@ -99,7 +107,8 @@ class Noise:
         """Uniform 64-bit words as int64; a new tensor, which the caller may overwrite."""
         keys, count, device = self.fold(tag).keys[:, None], prod(shape), self.keys.device
         words = torch.empty(len(keys), count, dtype=torch.int64, device=device)
-        cached = device.type == "cpu" and type(self.keys) is Tensor  # numbers, and no shapes alone, whose work is calls
+        # numbers on a CPU, and no shapes alone, whose work is calls
+        cached = device.type == "cpu" and type(self.keys) is Tensor and not torch.compiler.is_compiling()
         block = max(1, _BLOCK // max(1, len(keys)) if cached else count)
         for start in range(0, count, block):
             counter = torch.arange(start, min(start + block, count), dtype=torch.int64, device=device)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from duality import devices
 from duality.diffusion import gaussian, posterior
 from duality.diffusion.processes import GaussianUniform, Uniform
 from duality.noise import Noise
@@ -286,3 +287,17 @@ def test_the_slope_keeps_its_digits_at_every_mu(mu: float, vocab_size: int) -> N
         expected = float(vocab_size * mpmath.exp(-(half**2)) * integral / (2 * mpmath.pi))
     found = float(gaussian.level_slope(torch.tensor(mu, dtype=torch.float64), vocab_size))
     assert found == pytest.approx(expected, rel=1e-13, abs=0.0)
+
+
+@pytest.mark.parametrize(("count", "vocab_size"), [(2, 7), (5, 13), (8, 300), (64, 200)])
+def test_distinct_others_are_the_same_where_shapes_are_static(
+    count: int, vocab_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn again a fixed number of times, as on a GPU, instead of until none is there twice."""
+    noise = Noise.of(1, 2, torch.arange(40))
+    x = noise.integers("x", vocab_size, 30)
+    expected = gaussian._distinct_others(x, count, vocab_size, noise)
+    monkeypatch.setattr(devices, "_WITHOUT_WAIT", ())
+    found = gaussian._distinct_others(x, count, vocab_size, noise)
+    assert torch.equal(found, expected)
+    assert not (found.sort(-1).values.diff() == 0).any()

@@ -165,7 +165,7 @@ def test_chunks_are_of_one_size_and_fit_the_device() -> None:
 
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.parametrize("kind", ["mean", "subs"])
-def test_rows_put_and_at_are_the_rows_of_the_materialised_belief(kind: str) -> None:
+def test_rows_are_those_of_the_materialised_belief(kind: str) -> None:
     method: Any = Duo() if kind == "mean" else MDLM()
     model = network(method)
     noise = Noise.of(0, 0, torch.arange(3))
@@ -178,9 +178,12 @@ def test_rows_put_and_at_are_the_rows_of_the_materialised_belief(kind: str) -> N
     assert torch.allclose(first.rows(rows), dense[rows, : first.num_outputs], atol=1e-12)
     read = dict(zip(rows.tolist(), torch.cat([log_p.clone() for _, log_p in first.each(rows)])))
     assert all(torch.allclose(read[row], dense[row, : first.num_outputs], atol=1e-12) for row in read)
-    mixed = first.put(rows, second.at(rows)).log_probs().flatten(0, 1)
-    expected = dense.index_copy(0, rows, other[rows])
-    assert torch.allclose(mixed, expected, atol=1e-12)
+    chosen = torch.zeros(18, dtype=torch.bool).index_fill(0, rows, True)
+    mixed = first.where(chosen.view(3, 6), second).log_probs().flatten(0, 1)
+    assert torch.allclose(mixed, torch.where(chosen[:, None], dense, other), atol=1e-12)
+    last = torch.arange(12, 18)
+    mixed = first.put(last, model.belief(two[2:], alpha[2:])).log_probs().flatten(0, 1)
+    assert torch.allclose(mixed, dense.index_copy(0, last, other[last]), atol=1e-12)
     assert torch.equal(first.argmax_states(), first.log_probs().argmax(-1))
     with torch.no_grad():
         assert torch.allclose(first.log_probs().flatten(0, 1), dense, atol=1e-12)

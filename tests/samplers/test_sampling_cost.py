@@ -16,19 +16,32 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from duality import devices
+from duality.denoisers.clamp import Clamped, ClampedScore
+from duality.denoisers.filters import TopP
 from duality.denoisers.memo import Memoized
 from duality.denoisers.readouts import MeanDenoiser, ScoreDenoiser, SubsDenoiser
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing, Uniform
+from duality.diffusion.schedules import LogLinear
 from duality.fused import lazy
+from duality.methods.ar import AR
 from duality.methods.bert_mouth import BertMouth
+from duality.methods.d3pm import D3PM
 from duality.methods.diffusion_bert import DiffusionBERT
+from duality.methods.diffusion_lm import DiffusionLM
+from duality.methods.duo import Duo
+from duality.methods.mdlm import MDLM
+from duality.methods.plaid import Plaid
+from duality.methods.sedd import SEDD
 from duality.networks import SIZES
 from duality.noise import Noise
 from duality.protocols import Tail, Vocabulary
 from duality.samplers.analytic import Analytic
 from duality.samplers.ancestral import Ancestral
 from duality.samplers.base import RouteSampler
+from duality.samplers.choice import sampler_named
+from duality.samplers.generate import generate
 from duality.samplers.psi import Psi
 
 BATCH, LENGTH, STATES = 8, 32, 20_001
@@ -204,3 +217,77 @@ def test_weights_that_are_nan_generate_nothing_with_samplers_of_other_methods(me
     state = sampler.start(denoiser, 6, 6, noise)
     with pytest.raises(ValueError, match="weights are bad"):
         sampler.step(denoiser, state, level, level + 0.8, noise)
+
+
+def _known(length: int) -> tuple[Tensor, Tensor]:
+    return torch.arange(length) % 5, torch.arange(length) % 7 < 2
+
+
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda denoiser: denoiser,
+    "infill": lambda denoiser: Clamped(denoiser, *_known(12)),
+    "top-p, infill": lambda denoiser: Clamped(TopP(denoiser, 0.8), *_known(12)),
+    "memo": Memoized,
+}
+STATIC = [
+    *((method, None, wrap) for method in (Duo(), MDLM(), DiffusionBERT(), D3PM()) for wrap in WRAPPED),
+    *((method, "psi-rescale", wrap) for method in (Duo(), MDLM()) for wrap in ("plain", "infill")),
+    *((method, None, "plain") for method in (SEDD(), SEDD("uniform"), AR(), Plaid(), DiffusionLM(), BertMouth())),
+    *((method, None, "known ratios") for method in (SEDD(), SEDD("uniform"))),
+]
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize(("method", "name", "wrap"), STATIC, ids=lambda value: getattr(value, "noise", "") + str(value))
+def test_samples_are_the_same_where_shapes_are_static(
+    method: Any, name: str | None, wrap: str, tail: Tail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all rows are computed, as on a GPU, the rows that are needed say the same."""
+    torch.manual_seed(0)
+    model = method.network(SIZES["nano"](), Vocabulary(23)).requires_grad_(False)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    sampler = method.sampler(23) if name is None else sampler_named(name, method.process(23))
+    denoiser = ClampedScore(model, method.process(23), *_known(12)) if wrap not in WRAPPED else None
+    steps = max(5, sampler.steps(12, 5))
+
+    def write() -> Tensor:
+        return generate(
+            denoiser or WRAPPED[wrap](model),
+            method.sampling_schedule(),
+            sampler,
+            num=3,
+            length=12,
+            steps=steps,
+            tail=tail,
+            seed=3,
+        )
+
+    sparse = write()
+    with monkeypatch.context() as patch:
+        patch.setattr(devices, "_WITHOUT_WAIT", ())
+        patch.setattr(torch.Tensor, "nonzero", None)  # which a step with static shapes must not ask
+        assert torch.equal(write(), sparse)
+
+
+@torch.no_grad()
+def test_weights_that_are_nan_are_refused_at_the_end_where_a_device_would_be_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = network(Uniform(50))
+    model.backbone.head.weight[7] = torch.nan
+    monkeypatch.setattr(devices, "_WITHOUT_WAIT", ())
+    steps: list[int] = []
+    with pytest.raises(ValueError, match="weights are bad"):
+        generate(
+            model,
+            LogLinear(),
+            Ancestral(Uniform(50)),
+            num=2,
+            length=4,
+            steps=3,
+            watch=lambda frame: steps.append(frame.step),
+        )
+    assert steps == [0, 1, 2, 3]
+    z, alpha, noise = half_noisy(Uniform(50))
+    Ancestral(Uniform(50)).step(model, z, alpha, alpha + 0.1, noise)  # nobody waits for the answer

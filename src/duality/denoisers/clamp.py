@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from duality.denoisers.wrapping import needs_belief
-from duality.diffusion import posterior
+from duality.devices import positions
+from duality.diffusion import draws, posterior
+from duality.diffusion.processes import prior_on
 from duality.fused.lazy import Belief, Ratios, belief_of, materialised_log_probs, materialised_log_ratios, ratios_of
 from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Prefix, Process, Score, TopK, Valid
 
@@ -62,15 +64,17 @@ class ClampedScore:
         self, z: Tensor, alpha: Tensor, valid: Valid = None, dropout: Dropout = None, labels: Labels = None
     ) -> Ratios:
         ratios = ratios_of(self.denoiser, torch.where(self.known, self.tokens, z), alpha, valid, dropout, labels)
-        prior, levels = self.process.prior().to(z.device), alpha.repeat_interleave(z.shape[1])
+        prior, levels = prior_on(self.process, z.device), alpha.repeat_interleave(z.shape[1])
 
         def make_certain(log_ratios: Tensor, rows: Tensor) -> Tensor:
             place = rows % z.shape[1]
-            sure = self.known[place].nonzero()[:, 0]
-            tokens, at = self.tokens[place[sure]], rows[sure]
-            belief = F.one_hot(tokens, log_ratios.shape[-1]).double()
-            certain = posterior.log_ratios(belief, z.flatten()[at], levels[at], prior)
-            return log_ratios.index_copy(0, sure, certain.to(log_ratios.dtype))
+            made, size = log_ratios.clone(), draws.block_rows(log_ratios.shape[-1], z.device)
+            for some in torch.split(positions(self.known[place]), size):
+                at, sure = rows[some], self.known[place[some]]
+                belief = F.one_hot(self.tokens[place[some]], log_ratios.shape[-1]).double()
+                certain = posterior.log_ratios(belief, z.flatten()[at], levels[at], prior).to(made.dtype)
+                made[some] = torch.where(sure[:, None], certain, made[some])
+            return made
 
         return replace(ratios, z=z, transforms=(*ratios.transforms, make_certain))
 

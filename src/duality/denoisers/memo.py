@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from duality.devices import static_shapes
 from duality.fused.lazy import Belief, belief_of, materialised_log_probs
 from duality.protocols import AnyDenoiser, Dropout, Labels, Latent, Valid
 
@@ -13,7 +14,8 @@ class Memoized:
     """Keeps the last belief of each sequence, and asks the network only about sequences that changed since.
 
     For denoisers whose belief depends on the tokens alone (MDLM): late steps in which no token was unmasked then cost
-    nothing. ``calls`` counts the sequences that reached the network. Use one for each batch of samples.
+    nothing. ``calls`` counts the sequences that reached the network. Use one for each batch of samples. Where shapes
+    are static (``devices``) nothing is kept: the device would be waited for in every step to know what has changed.
     """
 
     def __init__(self, denoiser: AnyDenoiser):
@@ -28,6 +30,9 @@ class Memoized:
     ) -> Belief:
         if not isinstance(z, Tensor):
             raise TypeError("Memoized takes token ids")
+        if static_shapes(z.device):
+            self.calls += len(z)
+            return belief_of(self.denoiser, z, alpha, valid, dropout, labels)
         changed = self._find_changes(z, labels)
         count = int(changed.sum())
         self.calls += count

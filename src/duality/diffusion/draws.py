@@ -12,14 +12,6 @@ from torch import Tensor
 _BLOCK = 256
 
 
-def finite(values: Tensor) -> Tensor:
-    """The values, refused if they are not numbers: bad weights would otherwise write noise without an error."""
-    # one state is enough: a softmax with a NaN in it is NaN everywhere
-    if bool(values[..., 0].isnan().any()):
-        raise ValueError("the network's output is not a number: its weights are bad")
-    return values
-
-
 def block_rows(num_states: int, device: torch.device) -> int:
     """How many rows of a belief to work on at a time.
 
@@ -60,6 +52,10 @@ def _first_above(cdf: Tensor, target: Tensor) -> Tensor:
 
 
 def draw_states(log_p: Tensor, rows: Tensor, u: Tensor) -> Tensor:
-    """A state from each of ``rows`` of the log beliefs (n, K), at ``u`` (as many); a few rows at a time."""
-    parts = zip(*(torch.split(each, block_rows(log_p.shape[-1], log_p.device)) for each in (rows, u)))
-    return torch.cat([categorical(log_p.index_select(0, part).exp_(), draws) for part, draws in parts])
+    """A state from each of ``rows`` (rising) of the log beliefs (n, K), at ``u`` (as many); a few rows at a time."""
+    size = block_rows(log_p.shape[-1], log_p.device)
+    if len(rows) == len(log_p):  # all of them, which need not be copied
+        parts = zip(torch.split(log_p, size), torch.split(u, size))
+        return torch.cat([categorical(part.exp(), draws) for part, draws in parts])
+    chosen = zip(torch.split(rows, size), torch.split(u, size))
+    return torch.cat([categorical(log_p.index_select(0, part).exp_(), draws) for part, draws in chosen])

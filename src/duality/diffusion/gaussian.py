@@ -21,12 +21,11 @@ import math
 import torch
 from torch import Tensor
 
+from duality.devices import static_shapes
 from duality.noise import Noise
 from duality.protocols import TopK
 
 _STEP = 0.05
-_NODES = torch.arange(-180, 181, dtype=torch.float64) * _STEP
-_WEIGHTS = torch.exp(-0.5 * _NODES**2) * (_STEP / math.sqrt(2 * math.pi))
 _MAX_MU = 40.0  # 1 - T is 7e-171 there for K = 256 000: in float64, T is 1 long before
 
 
@@ -35,11 +34,17 @@ def _check_vocab(vocab_size: int) -> None:
         raise ValueError(f"vocab_size is {vocab_size}: the argmax of a Gaussian needs at least 2 states")
 
 
+def _nodes(device: torch.device) -> Tensor:
+    """Where u is in the trapezoid sums; made on the device, so that nothing is copied to it."""
+    return torch.arange(-180, 181, dtype=torch.float64, device=device) * _STEP
+
+
 def level(mu: Tensor, vocab_size: int) -> Tensor:
     """alpha = T at signal-to-noise ``mu`` (the paper's diffusion transformation operator)."""
     _check_vocab(vocab_size)
-    shifted, weights = mu.to(torch.float64)[..., None] + _NODES.to(mu.device), _WEIGHTS.to(mu.device)
-    log_power: Tensor = (vocab_size - 1) * torch.special.log_ndtr(shifted)
+    nodes = _nodes(mu.device)
+    weights = torch.exp(-0.5 * nodes**2) * (_STEP / math.sqrt(2 * math.pi))
+    log_power: Tensor = (vocab_size - 1) * torch.special.log_ndtr(mu.to(torch.float64)[..., None] + nodes)
     # From 1 - P, not from P: close to alpha = 1 the rounding of a sum near 1 would be all that is left.
     miss = -(weights * torch.expm1(log_power)).sum(-1)
     alpha = 1 - miss * vocab_size / (vocab_size - 1)
@@ -55,15 +60,15 @@ def level_slope(mu: Tensor, vocab_size: int) -> Tensor:
     """
     _check_vocab(vocab_size)
     half = mu.to(torch.float64) / 2
-    v = _NODES.to(mu.device)
+    v = _nodes(mu.device)
     log_power: Tensor = (vocab_size - 2) * torch.special.log_ndtr(half[..., None] + v)
     integral = (log_power - v**2).exp().sum(-1) * _STEP
     return vocab_size / (2 * math.pi) * torch.exp(-(half**2)) * integral
 
 
 def inverse_level(alpha: Tensor, vocab_size: int) -> Tensor:
-    """The mu at which T is ``alpha``: Newton steps kept inside a shrinking bracket."""
-    alpha = alpha.to(torch.float64)
+    """The mu at which T is ``alpha``: Newton steps kept inside a shrinking bracket. They are taken on the CPU."""
+    device, alpha = alpha.device, alpha.to("cpu", torch.float64)
     if not bool(((alpha >= 0) & (alpha < 1)).all()):
         raise ValueError(
             f"alpha is in [{float(alpha.min())}, {float(alpha.max())}]: T reaches [0, 1) only; 1 needs infinite mu"
@@ -77,9 +82,9 @@ def inverse_level(alpha: Tensor, vocab_size: int) -> Tensor:
         inside = (newton > low) & (newton < high)
         updated = torch.where(inside, newton, (low + high) / 2)
         if bool((updated - mu).abs().max() <= 1e-15 * _MAX_MU):
-            return updated
+            break
         mu = updated
-    return mu
+    return updated.to(device)
 
 
 def _split_mu(mu: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,25 +97,27 @@ def _distinct_others(x: Tensor, count: int, vocab_size: int, noise: Noise) -> Te
     """``count`` distinct tokens other than ``x``, uniform as an ordered tuple: (B, L, count).
 
     Duplicates are redrawn until there are none. A rule that treats all tokens alike gives the uniform
-    law, because permuting labels takes any ordered tuple of distinct tokens to any other.
+    law, because permuting labels takes any ordered tuple of distinct tokens to any other. Where shapes are static they
+    are redrawn so often that fewer than one token in 10^16 repeats another one.
     """
     num_others = vocab_size - 1
     shape = (x.shape[1], count)
     if 2 * count >= num_others:
         ids = noise.uniform("order", x.shape[1], num_others).argsort(-1)[..., :count]
-    else:
-        ids = noise.integers("ids", num_others, *shape)
-        rows = torch.arange(len(x), device=x.device)
-        for attempt in itertools.count():
-            ordered, order = ids[rows].sort(stable=True)
-            repeats = torch.zeros_like(order, dtype=torch.bool)
-            repeats.scatter_(-1, order[..., 1:], ordered.diff() == 0)
+        return ids + (ids >= x[..., None])
+    ids, static = noise.integers("ids", num_others, *shape), static_shapes(x.device)
+    rows = torch.arange(len(x), device=x.device)
+    for attempt in range(math.ceil(-37 / math.log(count / num_others))) if static else itertools.count():
+        ordered, order = ids[rows].sort(stable=True)
+        repeats = torch.zeros_like(order, dtype=torch.bool)
+        repeats.scatter_(-1, order[..., 1:], ordered.diff() == 0)
+        if not static:
             again = repeats.flatten(1).any(1)
             if not bool(again.any()):
                 break
             rows, repeats = rows[again], repeats[again]
-            fresh = noise.select(rows).fold(attempt).integers("again", num_others, *shape)
-            ids[rows] = torch.where(repeats, fresh, ids[rows])
+        fresh = noise.select(rows).fold(attempt).integers("again", num_others, *shape)
+        ids[rows] = torch.where(repeats, fresh, ids[rows])
     return ids + (ids >= x[..., None])
 
 

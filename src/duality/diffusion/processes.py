@@ -17,6 +17,12 @@ from torch import Tensor
 
 from duality.diffusion import gaussian
 from duality.noise import Noise
+from duality.protocols import Process
+
+
+def prior_on(process: Process, device: torch.device) -> Tensor:
+    """The prior of all states, (K,), made on a device, so that nothing is copied to it."""
+    return process.prior_of(torch.arange(process.vocab_size, device=device))
 
 
 @dataclass(frozen=True)

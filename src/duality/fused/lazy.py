@@ -24,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from duality.diffusion.draws import block_rows, finite
+from duality.devices import finite, positions, static_shapes
+from duality.diffusion.draws import block_rows
 from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Score, Valid
 
 A = TypeVar("A", bound="LazyLogits")
@@ -131,9 +132,9 @@ class LazyLogits:
         vectors = self.vectors.flatten(0, 1).index_copy(0, rows, other.vectors.flatten(0, 1))
         return replace(self, vectors=vectors.view(self.vectors.shape))
 
-    def at(self: A, rows: Tensor) -> A:
-        """Only these rows, as one sequence."""
-        return replace(self, vectors=self.vectors.flatten(0, 1)[rows][None])
+    def where(self: A, chosen: Tensor, other: A) -> A:
+        """The same at the positions ``chosen`` (B, L), those of ``other`` elsewhere."""
+        return replace(self, vectors=torch.where(chosen[..., None], self.vectors, other.vectors))
 
     def count_certain(self, where: Tensor | None) -> Tensor | None:
         """At how many of the positions ``where`` (B, L) the network is not asked; None if it is asked everywhere."""
@@ -171,9 +172,13 @@ class Belief(LazyLogits):
         if self.certain is None:
             return log_p
         state = self.certain.flatten()[rows]
-        sure = (state >= 0).nonzero()[:, 0]
-        log_p[sure] = -torch.inf
-        log_p[sure, state[sure]] = 0.0
+        if static_shapes(rows.device):
+            sure, column = (state >= 0)[:, None], state.clamp_min(0)[:, None]
+            log_p = log_p.masked_fill_(sure, -torch.inf)
+            return log_p.scatter_(-1, column, torch.where(sure, 0.0, log_p.gather(-1, column)))
+        known = (state >= 0).nonzero()[:, 0]
+        log_p[known] = -torch.inf
+        log_p[known, state[known]] = 0.0
         return log_p
 
     def each(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -187,12 +192,12 @@ class Belief(LazyLogits):
         """The most likely states, (B, L). A position that is certain is not read."""
         shape = self.vectors.shape[:2]
         best = torch.full_like(self.all_rows(), -1) if self.certain is None else self.certain.flatten().clone()
-        reader, chunks = self.in_chunks((best < 0).nonzero()[:, 0])
+        reader, chunks = self.in_chunks(positions(best < 0))
         for rows in chunks:
             # the softmax changes no order
             most = (reader.rows(rows) if self.transforms else reader.project(rows)).max(-1)
             finite(most.values[:, None])
-            best[rows] = most.indices
+            best[rows] = torch.where(best[rows] < 0, most.indices, best[rows])
         return best.view(shape)
 
     def log_probs(self) -> Tensor:
@@ -201,8 +206,10 @@ class Belief(LazyLogits):
         if not torch.is_grad_enabled():
             dtype = at_least_float32(self.vectors[:0]).dtype
             dense = torch.full((self.positions, self.num_states), -torch.inf, dtype=dtype, device=self.vectors.device)
+            first = 0
             for rows, log_p in self.each(self.all_rows()):
-                dense[rows[0] : rows[-1] + 1, : self.num_outputs] = log_p
+                dense[first : first + len(rows), : self.num_outputs] = log_p
+                first += len(rows)
             return dense.view(shape)
         log_p = torch.log_softmax(self.project(slice(None)), -1)
         for transform in self.transforms:
@@ -220,9 +227,11 @@ class Belief(LazyLogits):
         certain = self.certain.flatten().index_copy(0, rows, other.certain.flatten())
         return replace(mixed, certain=certain.view(self.certain.shape))
 
-    def at(self, rows: Tensor) -> Belief:
-        part = super().at(rows)
-        return part if self.certain is None else replace(part, certain=self.certain.flatten()[rows][None])
+    def where(self, chosen: Tensor, other: Belief) -> Belief:
+        mixed = super().where(chosen, other)
+        if self.certain is None or other.certain is None:
+            return mixed
+        return replace(mixed, certain=torch.where(chosen, self.certain, other.certain))
 
     def count_certain(self, where: Tensor | None) -> Tensor | None:
         if self.certain is None:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from duality.diffusion import closed_forms, posterior
-from duality.diffusion.processes import Absorbing, GaussianUniform, Uniform
+from duality.diffusion.processes import Absorbing, GaussianUniform, Uniform, prior_on
 from duality.fused.formulas import (
     AbsorbingScoreEntropy,
     Backward,
@@ -156,13 +156,13 @@ class _GeneralFormulas:
     process: Process
 
     def bound(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> _GeneralBound:
-        return _GeneralBound(x, z, alpha, alpha_prime, self.process.prior().to(x.device))
+        return _GeneralBound(x, z, alpha, alpha_prime, prior_on(self.process, x.device))
 
     def divergence(self, x: Tensor, z: Tensor, alpha_t: Tensor, alpha_s: Tensor, scale: float) -> _GeneralDivergence:
-        return _GeneralDivergence(x, z, alpha_t, alpha_s, self.process.prior().to(x.device), scale)
+        return _GeneralDivergence(x, z, alpha_t, alpha_s, prior_on(self.process, x.device), scale)
 
     def score_entropy(self, x: Tensor, z: Tensor, alpha: Tensor, alpha_prime: Tensor) -> _GeneralBound:
-        return _GeneralBound(x, z, alpha, alpha_prime, self.process.prior().to(x.device), score=True)
+        return _GeneralBound(x, z, alpha, alpha_prime, prior_on(self.process, x.device), score=True)
 
     def loss_positions(self, z: Tensor) -> Tensor:
         return self.process.prior_of(z) > 0

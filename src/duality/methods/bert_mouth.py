@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.readouts import check_fits
+from duality.devices import finite
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.fused.formulas import CrossEntropy
@@ -118,7 +119,7 @@ class Gibbs:
         place = state.place
         z = state.ids.scatter(1, place, self.process.mask_id)
         rows = torch.arange(len(z), device=z.device) * z.shape[1] + place[:, 0]
-        log_p = draws.finite(belief_of(denoiser, z, alpha_t).rows(rows))[:, None]
+        log_p = finite(belief_of(denoiser, z, alpha_t).rows(rows))[:, None]
         token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         return replace(state, ids=z.scatter(1, place, token), drawn=state.drawn + 1)
 

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from duality.denoisers.readouts import SubsDenoiser, check_fits
 from duality.denoisers.wrapping import unwrap
+from duality.devices import finite, positions
 from duality.diffusion import draws
 from duality.diffusion.processes import Absorbing
 from duality.fused.formulas import Backward, Formula, at
@@ -185,9 +186,9 @@ class SpindleSampler(RouteSampler):
         # A position that stays masked for every token need not be drawn.
         drawn = (state == self.process.mask_id) & (u >= stay.amin(-1, keepdim=True))
         draw, clean = noise.uniform("draw", state.shape[1]).flatten(), state.flatten().clone()
-        for rows, log_p in belief.each(drawn.flatten().nonzero()[:, 0]):
-            clean[rows] = draws.categorical(draws.finite(log_p)[:, : len(skew)].exp(), draw[rows])
-        clean = clean.view(state.shape)
+        for rows, log_p in belief.each(positions(drawn)):
+            clean[rows] = draws.categorical(finite(log_p)[:, : len(skew)].exp(), draw[rows])
+        clean = clean.view(state.shape)  # where none is drawn it is not used
         shown = drawn & (u >= stay.gather(1, clean.clamp_max(len(skew) - 1)))
         return torch.where(shown, clean, state)
 

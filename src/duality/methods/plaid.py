@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from duality.devices import positions_where
 from duality.diffusion.vectors import cross_entropy, diffuse, diffusion_nats, levels, prior_nats, spread
 from duality.fused.lazy import at_least_float32
 from duality.methods.base import ProcesslessMethod, require
@@ -56,12 +57,12 @@ class _LearnedSchedule(nn.Module):
 
     def ends(self) -> Tensor:
         """(gamma_0, gamma_1), float64."""
-        return self.offset.double() + torch.tensor(self.first_ends, dtype=torch.float64, device=self.offset.device)
+        return torch.stack([own + end for own, end in zip(self.offset.double(), self.first_ends)])
 
     def interior(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """s and s' at ``t`` (B,), float64."""
         steepness, height = F.softplus(self.steepness.double()), F.softplus(self.height.double())
-        times = torch.cat([t.new_tensor([0.0, 1.0]), t]).double()
+        times = torch.cat([torch.arange(2, dtype=t.dtype, device=t.device), t]).double()
         rising = torch.tanh((times[:, None] - 0.5) * steepness + self.place.double())
         value = (rising * height).sum(-1)
         slope = ((1 - rising.square()) * steepness * height).sum(-1)
@@ -147,28 +148,45 @@ class _PlaidBound:
         gamma, slope = schedule.between(s, rise)
         first, final = schedule.ends()
         # One network call for the samples, followed by those with reconstruction.
-        chosen = (noise.uniform("reconstruct") < self.share).nonzero()[:, 0]
+        chosen, guessed = self.choose(noise)
         rows = torch.cat([torch.arange(size, device=x.device), chosen])
         keys = Noise(torch.cat([noise.keys, noise.select(chosen).fold("reconstruction").keys]))
         gammas = torch.cat([gamma, first.expand(len(chosen))])
         e = model.embeddings()[x]
         z = diffuse(e[rows], gammas, keys.normal("vector", *e.shape[1:]))
-        prediction = self.predict(model, z, gammas, None if valid is None else valid[rows], keys, dropout)
+        seen = None if valid is None else valid[rows]
+        prediction = self.predict(model, z, gammas, seen, keys, guessed, dropout)
         diffusion = diffusion_nats(e, prediction.x_hat[:size], gamma, slope)
         weight.copy_(2 * (diffusion.detach() * real).sum(-1) / real.sum(-1).clamp_min(1))
         reconstruction = cross_entropy(prediction.logits[size:], x[chosen]) / self.share
         return loss_of_nats((diffusion + prior_nats(e, final)).index_add(0, chosen, reconstruction), valid)
 
+    def choose(self, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The samples with reconstruction, and the rows that are given a first prediction, of all samples and these."""
+        reconstructed = noise.uniform("reconstruct") < self.share
+        of_samples, of_these = (keys.uniform("guess") < self.guessed for keys in (noise, noise.fold("reconstruction")))
+        chosen, given = positions_where(reconstructed, torch.cat([of_samples, reconstructed & of_these]))
+        size = len(reconstructed)
+        place = size - 1 + reconstructed.cumsum(0)  # of a sample among the rows, if it is reconstructed
+        return chosen, torch.where(given < size, given, place[given % size])
+
     def predict(
-        self, denoiser: PlaidDenoiser, z: Tensor, gamma: Tensor, valid: Valid, noise: Noise, dropout: bool
+        self,
+        denoiser: PlaidDenoiser,
+        z: Tensor,
+        gamma: Tensor,
+        valid: Valid,
+        noise: Noise,
+        guessed: Tensor,
+        dropout: bool,
     ) -> Prediction:
-        """The prediction; if the network is self-conditioning, some of the samples are given a first prediction."""
-        guess, chosen = torch.zeros_like(z), (noise.uniform("guess") < self.guessed).nonzero()[:, 0]
-        if denoiser.self_conditioning and len(chosen):
-            some, drop = None if valid is None else valid[chosen], noise.select(chosen).fold("guess")
+        """The prediction; if the network is self-conditioning, some rows are given a first prediction."""
+        guess = torch.zeros_like(z)
+        if denoiser.self_conditioning and len(guessed):
+            some, drop = None if valid is None else valid[guessed], noise.select(guessed).fold("guess")
             with torch.no_grad():
-                first = denoiser.predict(z[chosen], gamma[chosen], some, dropout_of(drop, dropout), guess[chosen])
-            guess = guess.index_copy(0, chosen, first.x_hat)
+                first = denoiser.predict(z[guessed], gamma[guessed], some, dropout_of(drop, dropout), guess[guessed])
+            guess = guess.index_copy(0, guessed, first.x_hat)
         return denoiser.predict(z, gamma, valid, dropout_of(noise, dropout), guess)
 
 

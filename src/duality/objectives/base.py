@@ -15,6 +15,7 @@ from torch import Tensor
 
 from duality.denoisers.readouts import check_fits, check_states
 from duality.diffusion import posterior
+from duality.diffusion.processes import prior_on
 from duality.fused.lazy import Belief, belief_of
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Dropout, Ends, Latent, Loss, Process, Schedule, Valid
@@ -52,11 +53,12 @@ Reconstruction = Callable[[Tensor, Tensor], Tensor]
 
 def end_terms(process: Process, schedule: Schedule, x: Tensor, noise: Noise, reconstruct: Reconstruction) -> Ends:
     """Prior and reconstruction term; ``reconstruct(z, alpha)`` is -log p(x | z), called only if z_0 is not x."""
-    first, final = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64, device=x.device))
-    prior = posterior.prior_gap(final, process.prior().to(x.device), x)
-    if float(first) == 1.0:
+    first, final = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+    last = torch.full((), final, dtype=torch.float64, device=x.device)
+    prior = posterior.prior_gap(last, prior_on(process, x.device), x)
+    if first == 1.0:
         return Ends(prior, torch.zeros_like(prior))
-    level = first.expand(len(x))
+    level = torch.full((len(x),), first, dtype=torch.float64, device=x.device)
     z = process.corrupt(x, level, noise.fold("reconstruction"))
     return Ends(prior, reconstruct(z, level))
 

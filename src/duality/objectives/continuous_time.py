@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from duality.diffusion import posterior
+from duality.diffusion.processes import prior_on
 from duality.fused.loss import fused_loss
 from duality.fused.process_formulas import formulas_of
 from duality.noise import Noise
@@ -43,6 +44,6 @@ class ContinuousTimeBound:
     def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
             p = belief_in(self.process, denoiser, z, alpha, valid).log_probs().double().exp()
-            return posterior.reconstruction(p, x, z, alpha[:, None], self.process.prior().to(x.device))
+            return posterior.reconstruction(p, x, z, alpha[:, None], prior_on(self.process, x.device))
 
         return end_terms(self.process, self.schedule, x, noise, reconstruct)

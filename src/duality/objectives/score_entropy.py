@@ -12,6 +12,7 @@ from torch import Tensor
 
 from duality.denoisers.readouts import check_fits, check_states
 from duality.diffusion import posterior
+from duality.diffusion.processes import prior_on
 from duality.fused.lazy import Ratios, ratios_of
 from duality.fused.loss import fused_loss
 from duality.fused.process_formulas import formulas_of
@@ -48,7 +49,7 @@ class ScoreEntropy:
     def ends(self, denoiser: AnyDenoiser, x: Tensor, noise: Noise, valid: Valid = None) -> Ends:
         def reconstruct(z: Tensor, alpha: Tensor) -> Tensor:
             ratios = self.ratios(denoiser, z, alpha, valid).log_ratios()
-            prior = self.process.prior().to(x.device)
+            prior = prior_on(self.process, x.device)
             probs = posterior.analytic(ratios, z, alpha[:, None], alpha.new_ones(len(x), 1), prior)
             if self.process.mask_id is not None:
                 probs[..., self.process.mask_id] = 0.0

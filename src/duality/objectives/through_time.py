@@ -53,11 +53,11 @@ class ThroughTime:
         state, target = z, None
         for step in range(self.num_steps):
             now, later = ((t - count * self.delta).clamp_min(0.0) for count in (step, step + 1))
-            masked = self.is_masked(state).flatten().nonzero()[:, 0]
+            masked = self.is_masked(state)
             alpha_t, alpha_s = self.schedule.alpha(now), self.schedule.alpha(later)
             state = self.sampler.step(recorded, state, alpha_t, alpha_s, noise.fold(step))
             assert recorded.answer is not None
-            target = recorded.answer if target is None else target.put(masked, recorded.answer.at(masked))
+            target = recorded.answer if target is None else recorded.answer.where(masked, target)
         assert target is not None
         return target
 

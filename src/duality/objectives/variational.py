@@ -22,7 +22,7 @@ from duality.protocols import AnyDenoiser, Ends, Kind, Loss, Valid, VectorDenois
 
 def gamma_ends(denoiser: VectorDenoiser, like: Tensor) -> tuple[Tensor, Tensor]:
     """gamma_0 and gamma_1, on the device of ``like``."""
-    first, final = denoiser.gamma(torch.tensor([0.0, 1.0], dtype=torch.float64, device=like.device))[0]
+    first, final = denoiser.gamma(torch.arange(2, dtype=torch.float64, device=like.device))[0]
     return first, final
 
 

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from duality.denoisers.readouts import check_fits
 from duality.denoisers.wrapping import unwrap
+from duality.devices import finite, positions
 from duality.diffusion import draws, posterior
+from duality.diffusion.processes import prior_on
 from duality.fused.lazy import ratios_of
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, LazyRatios, Process, Score, Tail
@@ -59,15 +61,16 @@ class Analytic:
         A token that the prior excludes is not noise, and stays: with absorbing noise, an unmasked token.
         """
         ratios: LazyRatios = ratios_of(denoiser, z, alpha_t)
-        prior = self.process.prior().to(z.device)
+        prior = prior_on(self.process, z.device)
         states, length = z.flatten(), z.shape[1]
         levels = [level.repeat_interleave(length) for level in (alpha_t, alpha_s)]
-        chosen, noisy = states.clone(), (self.process.prior_of(states) > 0).nonzero()[:, 0]
+        chosen, noisy = states.clone(), self.process.prior_of(states) > 0
         size = draws.block_rows(len(prior), z.device)
-        for read, log_ratios in ratios.each(noisy):
+        for read, log_ratios in ratios.each(positions(noisy)):
             for rows, part in zip(torch.split(read, size), torch.split(log_ratios, size)):
                 law = posterior.analytic(part, states[rows], levels[0][rows], levels[1][rows], prior)
-                chosen[rows] = choose(draws.finite(law), rows)
+                finite(torch.where(noisy[rows], law[:, 0], 0.0)[:, None])
+                chosen[rows] = torch.where(noisy[rows], choose(law, rows), states[rows])
         return chosen.view(z.shape)
 
     def tokens(self, denoiser: AnyDenoiser, state: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.wrapping import network_of
+from duality.devices import finite
 from duality.diffusion import draws
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
@@ -60,7 +61,7 @@ class Autoregressive:
         self, denoiser: AnyDenoiser, state: _PrefixState, alpha: Tensor, greedy: bool, noise: Noise
     ) -> _PrefixState:
         """One more token."""
-        log_p = draws.finite(belief_of(denoiser, state.prefix, alpha).log_probs())
+        log_p = finite(belief_of(denoiser, state.prefix, alpha).log_probs())
         token = log_p.argmax(-1) if greedy else draws.categorical(log_p.exp(), noise.uniform("draw", 1))
         prefix = replace(state.prefix, ids=token, position=state.prefix.position + 1)
         return _PrefixState(torch.cat([state.ids, token], 1), prefix)

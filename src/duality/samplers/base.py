@@ -20,7 +20,8 @@ from torch import Tensor
 
 from duality.denoisers.readouts import check_fits, check_states
 from duality.denoisers.wrapping import unwrap
-from duality.diffusion.draws import draw_states, finite
+from duality.devices import finite, positions
+from duality.diffusion.draws import draw_states
 from duality.diffusion.posterior import Routes, log_evidence
 from duality.fused.lazy import belief_of
 from duality.noise import Noise
@@ -65,16 +66,19 @@ class RouteSampler:
         # does not matter. Of these, only positions that take the belief route are projected.
         known = self.routes(torch.zeros_like(prior_z), prior_z, now, later)
         from_prior = (route >= known.belief) & (route < known.belief + known.prior)
-        read, tokens = torch.where(believable, prior_z > 0, route < known.belief), z.clone()
-        for rows, log_p in belief.each(read.nonzero()[:, 0]):
+        needed, tokens = torch.where(believable, prior_z > 0, route < known.belief), z.clone()
+        for rows, log_p in belief.each(positions(needed)):
             log_p_z = finite(log_p).gather(-1, z[rows, None].clamp_max(belief.num_outputs - 1))[:, 0]
             p_z = torch.where(believable[rows], log_p_z.double().exp(), 0.0)
-            routes, u = self.routes(p_z, prior_z[rows], now[rows], later[rows]), route[rows]
-            chosen = (u < routes.belief).nonzero()[:, 0]
-            from_prior[rows] = (u >= routes.belief) & (u < routes.belief + routes.prior)
-            tokens[rows[chosen]] = draw_states(log_p, chosen, draw[rows[chosen]])
-        fresh = self.process.sample_prior(length, noise.fold("fresh"))
-        return torch.where(from_prior.view(state.shape), fresh, tokens.view(state.shape))
+            routes, u, read = self.routes(p_z, prior_z[rows], now[rows], later[rows]), route[rows], needed[rows]
+            fresh = (u >= routes.belief) & (u < routes.belief + routes.prior)
+            from_prior[rows] = torch.where(read, fresh, from_prior[rows])
+            takes = read & (u < routes.belief)
+            chosen = positions(takes)
+            places = rows[chosen]
+            tokens[places] = torch.where(takes[chosen], draw_states(log_p, chosen, draw[places]), tokens[places])
+        from_noise = self.process.sample_prior(length, noise.fold("fresh"))
+        return torch.where(from_prior.view(state.shape), from_noise, tokens.view(state.shape))
 
     def last(self, denoiser: AnyDenoiser, state: Tensor, alpha_t: Tensor, tail: Tail, noise: Noise) -> Tensor:
         """The step to clean tokens: drawn, or the most likely ones of the belief or of the posterior."""
@@ -87,11 +91,11 @@ class RouteSampler:
         states, tokens = state.flatten(), state.flatten().clone()
         prior_z, believable = self.process.prior_of(states), states < belief.num_outputs
         evidence = log_evidence(prior_z, alpha_t.repeat_interleave(state.shape[1]))
-        for rows, log_p in belief.each((prior_z > 0).nonzero()[:, 0]):
+        for rows, log_p in belief.each(positions(prior_z > 0)):
             most = finite(log_p).max(-1)
             at_z = log_p.gather(-1, states[rows, None].clamp_max(belief.num_outputs - 1))[:, 0].double()
             # a belief of 0 stays 0, whatever the evidence: at alpha = 1 the sum is no number, and nothing is above it
-            stays = believable[rows] & (at_z + evidence[rows] > most.values)
+            stays = (prior_z[rows] == 0) | (believable[rows] & (at_z + evidence[rows] > most.values))
             tokens[rows] = torch.where(stays, states[rows], most.indices)
         return tokens.view(state.shape)
 

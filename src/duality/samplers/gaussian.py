@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from duality.denoisers.wrapping import vector_denoiser
-from duality.diffusion.draws import categorical, finite
+from duality.devices import finite
+from duality.diffusion.draws import categorical
 from duality.diffusion.vectors import nearest, posterior
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Tail

@@ -17,6 +17,7 @@ from typing import TypedDict, get_args
 import torch
 from torch import Tensor
 
+from duality.devices import refused_at_end
 from duality.noise import Noise
 from duality.protocols import AnyDenoiser, Grid, Sampler, Schedule, Tail
 from duality.ranks import job
@@ -82,8 +83,8 @@ def generate(
         raise ValueError(f"{counts}: each must be at least 1, and num less than 2**63")
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}: choose {', '.join(get_args(Tail))}")
-    alphas = levels(schedule, steps, grid).to(device)
-    place = job()
+    on_host = levels(schedule, steps, grid)
+    alphas, place = on_host.to(device), job()
 
     def write(start: int) -> Tensor:
         """The batch of samples that begins with this one."""
@@ -91,12 +92,12 @@ def generate(
         noise = Noise.of(seed, 0, index).fold("generate")
         state = sampler.start(denoiser, length, steps, noise)
         if watch is not None:
-            watch(Frame(0, steps, float(alphas[0]), sampler.tokens(denoiser, state), start))
+            watch(Frame(0, steps, float(on_host[0]), sampler.tokens(denoiser, state), start))
         for step in range(steps - 1):
             alpha_t, alpha_s = alphas[step].expand(len(index)), alphas[step + 1].expand(len(index))
             state = sampler.step(denoiser, state, alpha_t, alpha_s, noise.fold(step))
             if watch is not None:
-                watch(Frame(step + 1, steps, float(alphas[step + 1]), sampler.tokens(denoiser, state), start))
+                watch(Frame(step + 1, steps, float(on_host[step + 1]), sampler.tokens(denoiser, state), start))
         alpha_t = alphas[steps - 1].expand(len(index))
         tokens = sampler.last(denoiser, state, alpha_t, tail, noise.fold(steps - 1))
         if watch is not None:
@@ -106,8 +107,10 @@ def generate(
     starts, made = range(0, num, batch_size), list[Tensor]()
     for turn in range(0, len(starts), place.size):
         together = starts[turn : turn + place.size]
-        own = write(together[place.rank]).cpu() if place.rank < len(together) else None
-        for tokens in (tokens.to(device) for tokens in place.all_of(own) if tokens is not None):
+        with refused_at_end(alphas.device):
+            own = write(together[place.rank]) if place.rank < len(together) else None
+        found = place.all_of(None if own is None else own.cpu())
+        for tokens in (tokens.to(device) for tokens in found if tokens is not None):
             made.append(tokens)
             if each is not None:
                 each(tokens)

@@ -229,7 +229,7 @@ def gradients(
             torch.autograd.backward(loss / (num_tokens / place.size))
         total += nats.sum()
         if batch.padding is not None:
-            of_padding += nats[batch.padding[rows]].sum()
+            of_padding += torch.where(batch.padding[rows], nats, 0.0).sum()
     place.sum_(total, of_padding)
     more = of_padding * (num_padding / paid_padding - 1) if paid_padding else 0.0
     return total / num_tokens, num_tokens, (total + more) / max(1, num_tokens - paid_padding)
