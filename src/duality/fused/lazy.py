@@ -117,10 +117,10 @@ class LazyLogits:
             return self
         return replace(self, buffer=torch.empty(rows, self.num_outputs, dtype=dtype, device=device))
 
-    @torch.no_grad()
     def logits(self, rows: Tensor) -> Tensor:
         """The rows that a formula reads."""
-        return self.project(rows)
+        with torch.no_grad():
+            return self.project(rows)
 
     def in_chunks(self: A, rows: Tensor, learning: bool = False) -> tuple[A, tuple[Tensor, ...]]:
         """The same with a buffer for a chunk, and ``rows`` in such chunks."""
@@ -145,6 +145,18 @@ class LazyLogits:
         return self
 
 
+def _make_certain_(log_p: Tensor, state: Tensor) -> Tensor:
+    """Log beliefs (n, K), in place: certain where a ``state`` (n,) is given, and as they are where it is negative."""
+    if static_shapes(state.device):
+        sure, column = (state >= 0)[:, None], state.clamp_min(0)[:, None]
+        log_p.masked_fill_(sure, -torch.inf)
+        return log_p.scatter_(-1, column, torch.where(sure, 0.0, log_p.gather(-1, column)))
+    known = (state >= 0).nonzero()[:, 0]
+    log_p[known] = -torch.inf
+    log_p[known, state[known]] = 0.0
+    return log_p
+
+
 @dataclass(frozen=True)
 class Belief(LazyLogits):
     """The belief about each token: softmax of the logits, changed by ``transforms``, or a state that is ``certain``.
@@ -160,26 +172,16 @@ class Belief(LazyLogits):
         """The same, changed by one more transform where it is read."""
         return replace(self, transforms=(*self.transforms, transform))
 
-    @torch.no_grad()
     def rows(self, rows: Tensor) -> Tensor:
         """log of the belief (n, num_outputs) at flat positions ``rows``."""
-        log_p = self.project(rows)
-        # in place, a few rows at a time: a second tensor of that size would take as long to allocate as to fill
-        for some in torch.split(log_p, block_rows(log_p.shape[-1], log_p.device)):
-            some.copy_(torch.log_softmax(some, -1))
-        for transform in self.transforms:
-            log_p = transform(log_p, rows)
-        if self.certain is None:
-            return log_p
-        state = self.certain.flatten()[rows]
-        if static_shapes(rows.device):
-            sure, column = (state >= 0)[:, None], state.clamp_min(0)[:, None]
-            log_p = log_p.masked_fill_(sure, -torch.inf)
-            return log_p.scatter_(-1, column, torch.where(sure, 0.0, log_p.gather(-1, column)))
-        known = (state >= 0).nonzero()[:, 0]
-        log_p[known] = -torch.inf
-        log_p[known, state[known]] = 0.0
-        return log_p
+        with torch.no_grad():
+            log_p = self.project(rows)
+            # in place, a few rows at a time: a second tensor of that size would take as long to allocate as to fill
+            for some in torch.split(log_p, block_rows(log_p.shape[-1], log_p.device)):
+                some.copy_(torch.log_softmax(some, -1))
+            for transform in self.transforms:
+                log_p = transform(log_p, rows)
+            return log_p if self.certain is None else _make_certain_(log_p, self.certain.flatten()[rows])
 
     def each(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield some of ``rows`` and their log beliefs, which are valid until the next are asked for."""
@@ -187,18 +189,18 @@ class Belief(LazyLogits):
         for part in chunks:
             yield part, reader.rows(part)
 
-    @torch.no_grad()
     def argmax_states(self) -> Tensor:
         """The most likely states, (B, L). A position that is certain is not read."""
-        shape = self.vectors.shape[:2]
-        best = torch.full_like(self.all_rows(), -1) if self.certain is None else self.certain.flatten().clone()
-        reader, chunks = self.in_chunks(positions(best < 0))
-        for rows in chunks:
-            # the softmax changes no order
-            most = (reader.rows(rows) if self.transforms else reader.project(rows)).max(-1)
-            finite(most.values[:, None])
-            best[rows] = torch.where(best[rows] < 0, most.indices, best[rows])
-        return best.view(shape)
+        with torch.no_grad():
+            shape = self.vectors.shape[:2]
+            best = torch.full_like(self.all_rows(), -1) if self.certain is None else self.certain.flatten().clone()
+            reader, chunks = self.in_chunks(positions(best < 0))
+            for rows in chunks:
+                # the softmax changes no order
+                most = (reader.rows(rows) if self.transforms else reader.project(rows)).max(-1)
+                finite(most.values[:, None])
+                best[rows] = torch.where(best[rows] < 0, most.indices, best[rows])
+            return best.view(shape)
 
     def log_probs(self) -> Tensor:
         """Materialised: (B, L, K). Differentiable; without gradients it is made in one block of memory."""
@@ -253,15 +255,15 @@ class Ratios(LazyLogits):
     offset: Tensor | None = None
     transforms: tuple[Callable[[Tensor, Tensor], Tensor], ...] = ()
 
-    @torch.no_grad()
     def logits(self, rows: Tensor) -> Tensor:
-        logits = self.project(rows)
-        if self.offset is not None:
-            logits += self.offset.to(logits.dtype)[rows // self.z.shape[1], None]
-        logits.scatter_(-1, self.z.flatten()[rows, None], 0.0)
-        for transform in self.transforms:
-            logits = transform(logits, rows)
-        return logits
+        with torch.no_grad():
+            logits = self.project(rows)
+            if self.offset is not None:
+                logits += self.offset.to(logits.dtype)[rows // self.z.shape[1], None]
+            logits.scatter_(-1, self.z.flatten()[rows, None], 0.0)
+            for transform in self.transforms:
+                logits = transform(logits, rows)
+            return logits
 
     def each(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield some of ``rows`` and their log ratios, which are valid until the next are asked for."""
