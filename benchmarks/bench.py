@@ -9,6 +9,7 @@
     latents      noise and T per step against the vocabulary; T for a new vocabulary, and its error
     data         text to token store; loading a batch
     training     tokens per second
+    precision    the laptop recipes in bfloat16 over float32: a training step, a likelihood, generation
     generation   sequences per second, against an autoregressive model with a cache of keys and values
 
 A value is the median; quartiles and the same ratio of CPU times are beside it. "within" and "above" compare it with
@@ -32,7 +33,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import data, dense, growth, latents, objectives, samplers, throughput
+from benchmarks import data, dense, growth, latents, objectives, precision, samplers, throughput
 from benchmarks.figure import draw
 from benchmarks.models import FULL, QUICK, Scale
 from benchmarks.rows import HEADINGS, Report, Row, cells, in_sections
@@ -47,6 +48,7 @@ SECTIONS: dict[str, Section] = {
     "latents": latents.section,
     "data": data.section,
     "training": throughput.training,
+    "precision": precision.section,
     "generation": throughput.generation,
 }
 

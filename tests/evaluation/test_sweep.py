@@ -79,7 +79,7 @@ def test_only_a_new_setting_is_sampled(letters: Letters) -> None:
     changes: list[dict[str, Any]] = [
         {"run": Path("runs/other")}, {"steps": 5}, {"num": 4}, {"length": 9}, {"seed": 1}, {"round": 0},
         {"sampler": "psi"}, {"eta": 0.1}, {"tail": "greedy"}, {"grid": "cosine"}, {"top_p": 0.9}, {"temperature": 0.9},
-        {"checkpoint": 10},
+        {"checkpoint": 10}, {"precision": "bfloat16"},
     ]  # fmt: skip
     assert {name for change in changes for name in change} == {*Case.__dataclass_fields__} - {"label"}
     for change in changes:

@@ -81,7 +81,7 @@ def test_dependent_assignments_are_checked_together() -> None:
         ("training.steps=true", "whole number"),
         ("training.steps=0", "training.steps is 0: it must be at least 1"),
         ("training.betas=[0.9]", "a list of 2"),
-        ("training.precision=float16", "'auto', 'float32', 'bfloat16'"),
+        ("training.precision=float16", "'auto', 'float32', 'tf32', 'bfloat16'"),
         ("backbone=huge", "choose from nano, micro, mini, small, medium"),
         ("data.tokenizer=wordpiece", "choose from bytes, characters, bpe"),
         ("data.split=random", "'auto', 'document', 'position'"),

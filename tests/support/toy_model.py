@@ -9,6 +9,7 @@ import torch
 
 from duality.models.trained import TrainedModel
 from duality.protocols import AnyDenoiser, Measure
+from duality.training import Precision
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class _Parts:
     measure: Measure
     length: int
     device: torch.device
+    precision: Precision = "float32"
+    computing = TrainedModel.computing
 
     def with_label(self, label: str | None) -> AnyDenoiser:
         return self.denoiser

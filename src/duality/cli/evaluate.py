@@ -11,9 +11,10 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli import options
 from duality.cli.console import print_table, say
-from duality.cli.options import AnyModel, Assignments, Column, Device, Folders, KeptStep, Round, Weights
+from duality.cli.options import AnyModel, Assignments, Column, Device, Folders, KeptStep, Precision, Round, Weights
 from duality.evaluation.requests import SAMPLER_NAMES, SweepRequest, list_values
 from duality.files.atomic import json_text
+from duality.files.progress import working
 from duality.runs.requests import TrainRequest
 from duality.samplers import GRIDS
 
@@ -51,6 +52,7 @@ def evaluate(
     round_number: Round = None,
     kept_step: KeptStep = None,
     device: Device = "auto",
+    precision: Precision = "auto",
     json: bool = False,
 ) -> None:
     """Measure the perplexity of a run, or of a model alone.
@@ -71,7 +73,6 @@ def evaluate(
             of Gaussian latents at the same levels: equal in law, so the two numbers agree within their errors.
         json: print one JSON object instead of text.
     """
-    from duality.files.progress import working
     from duality.models.model import load
     from duality.runs.corpus import sequences_of_run
 
@@ -79,7 +80,7 @@ def evaluate(
         raise ValueError("--column, --split and --corpus do not belong to --suite, whose sets are what they are")
     if suite is None and len(data) > 1:
         raise ValueError(f"--data is given {len(data)} times: without --suite one text is evaluated; give one")
-    model = load(run, say, device, weights, round_number, kept_step)
+    model = load(run, say, device, weights, round_number, kept_step, precision=precision)
     how: _How = {"num_draws": draws, "limit": limit, "batch_size": batch_size, "seed": seed, "latents": latents}
     model.agree([suite, split, how])
     if suite is not None:
@@ -90,8 +91,10 @@ def evaluate(
     sequences = sequences_of_run(model, folder, data=other, column=column, split=split, corpus=corpus, report=say)
     with working(say, "evaluating", min(limit or len(sequences), len(sequences)), "sequences") as advance:
         result = model.likelihood(sequences, advance=advance, **how)
-    facts = {"run": str(run), "step": model.step, "data": other or split, "latents": latents}
-    heading = f"{run}, step {model.step}, on {other or f'{split} of {corpus or model.recipe.data.corpus}'}"
+    facts = _about(run, model, latents) | {"data": other or split}
+    heading = (
+        f"{run}, step {model.step}{_in_words(model)}, on {other or f'{split} of {corpus or model.recipe.data.corpus}'}"
+    )
     print(json_text(facts | _numbers(result)) if json else "\n".join([heading + _LATENTS[latents], *result.lines()]))
 
 
@@ -112,15 +115,24 @@ def _evaluate_on_suite(model: Model, run: Path, name: str, data: tuple[str, ...]
     if json:
         found = {each.dataset: None if each.result is None else _numbers(each.result) for each in outcomes}
         missing = {each.dataset: each.missing for each in outcomes if each.result is None}
-        facts = {"run": str(run), "step": model.step, "suite": name, "latents": how["latents"]}
-        print(json_text(facts | {"sets": found, "missing": missing}))
+        print(json_text(_about(run, model, how["latents"]) | {"suite": name, "sets": found, "missing": missing}))
         return
     draws = f"{how['num_draws']} draws of time and noise for each sequence{_LATENTS[how['latents']]}"
-    print(f"{suite.title}\n{run}, step {model.step}, {draws}\n")
+    print(f"{suite.title}\n{run}, step {model.step}{_in_words(model)}, {draws}\n")
     head, ours = suite.lines(outcomes, str(run))
     published = [] if suite.table is None else page.table(suite.table).rows_under(head[1:])
     print(table([head, ours, *published]))
     print("\n".join(["", *suite.remarks(model, outcomes)]))
+
+
+def _about(run: Path, model: Model, latents: str) -> dict[str, object]:
+    """What a likelihood is of, but for the text."""
+    return {"run": str(run), "step": model.step, "latents": latents, "precision": model.precision}
+
+
+def _in_words(model: Model) -> str:
+    """The precision of a model, if it is not the usual one."""
+    return "" if model.precision == "float32" else f", in {model.precision}"
 
 
 def _numbers(result: Likelihood) -> dict[str, float | str]:
@@ -142,6 +154,7 @@ def compare(
     samples: int = 64,
     sample_steps: int | None = None,
     device: Device = "auto",
+    precision: Precision = "auto",
 ) -> int:
     """Train several recipes, measure them in the same manner and print one table; an earlier comparison is continued.
 
@@ -176,7 +189,7 @@ def compare(
     chosen = [catalogue.modify(each, corpus=data or each.data.corpus, column=column) for each in chosen]
     where = device_named(device)
     reader = None if judge is None else find_judge(judge, where, say)
-    request = comparison.ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where)
+    request = comparison.ComparisonRequest(out, draws, limit, reader, samples, sample_steps, where, precision)
     with no_empty_folder(out):
         rows, remarks, number = comparison.compare(
             chosen, request, say, lambda each: show_training(say, each.training.steps)
@@ -216,6 +229,7 @@ def quality(
     batch_size: int = 16,
     corpus: str | None = None,
     device: Device = "auto",
+    precision: Precision = "auto",
     json: bool = False,
 ) -> None:
     """Measure the samples of runs with a judge or with scorers; samples and scores that are kept in OUT are used again.
@@ -235,7 +249,7 @@ def quality(
 
     judge, scorers = readers.resolve()
     measure = partial(measure_runs, runs, request, judge=judge, scorers=scorers, report=say)
-    rows = measure(out=out, device=device, batch_size=batch_size, corpus=corpus)
+    rows = measure(out=out, device=device, precision=precision, batch_size=batch_size, corpus=corpus)
     if json:
         print(json_text([row.to_json() for row in rows]))
     else:

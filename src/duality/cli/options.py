@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.training import DISTILLATIONS
+from duality.training import Precision as PrecisionName
 
 _Request = TypeVar("_Request")
 Name = Annotated[str, Positional, arg(metavar="RECIPE")]
 MaybeName = Annotated[str | None, Positional, arg(metavar="[RECIPE]")]
 Start = Annotated[str | None, arg(name="from", metavar="SOURCE")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="where to compute; auto takes a GPU if there is one.")]
+_PRECISION = (
+    "what the network computes in; auto is bfloat16 on a GPU that has it, float32 elsewhere; tf32 is float32 with the "
+    "quicker products of a GPU."
+)
+Precision = Annotated[PrecisionName, arg(help=_PRECISION)]
 Folder = Annotated[Path, Positional, arg(metavar="RUN", help="the run folder.")]
 _MODEL = "the run folder, a folder of `duality publish`, or a model of the Hugging Face hub (hf:OWNER/NAME@REVISION)."
 AnyModel = Annotated[Path, Positional, arg(metavar="RUN", help=_MODEL)]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import Device, Folders, make_flags
+from duality.cli.options import Device, Folders, Precision, make_flags
 from duality.files.atomic import json_text
 from duality.papers.duo.variance.settings import VarianceSettings
 
@@ -56,6 +56,7 @@ def reproduce(
     seeds: int | None = None,
     base_seeds: int | None = None,
     judge: str | None = None,
+    precision: Precision = "auto",
     out: Path = Path("runs/reproduction"),
     workers: int = 2,
     threads: int = 1,
@@ -79,7 +80,7 @@ def reproduce(
     from duality.papers.duo.reproduce import report, run
     from duality.papers.duo.reproduce.claims import read_domains
 
-    chosen = read_domains(budget, seeds, domains, base_seeds, judge)
+    chosen = read_domains(budget, seeds, domains, base_seeds, judge, precision)
     found = run.reproduce(out, budget, chosen, claims, workers=workers, threads=threads, report=say)
     print(report.verdict_table(found))
     say(f"the report is {out / 'report.html'} (and report.md)")

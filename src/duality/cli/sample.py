@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import say, stderr
-from duality.cli.options import AnyModel, Device, KeptStep, Round, make_flags
+from duality.cli.options import AnyModel, Device, KeptStep, Precision, Round, make_flags
 from duality.extras import import_extra
 from duality.files.atomic import json_text, readable_size, regular_file, write_atomically
 from duality.models.requests import SampleRequest
@@ -37,6 +37,7 @@ def sample(
     round_number: Round = None,
     kept_step: KeptStep = None,
     device: Device = "auto",
+    precision: Precision = "auto",
     json: bool = False,
     full: bool = False,
     watch: bool = False,
@@ -63,7 +64,7 @@ def sample(
         )
     if trace is not None:
         regular_file(trace)  # before anything is sampled that could not be kept
-    model = load(run, say, device, round=round_number, step=kept_step)
+    model = load(run, say, device, round=round_number, step=kept_step, precision=precision)
     model.agree(vars(request))
     about = {"run": str(run), **vars(request)}
     with (
@@ -181,6 +182,7 @@ def studio(
     token: str | None = None,
     judge: str | None = None,
     device: Device = "auto",
+    precision: Precision = "auto",
     open: bool = False,
 ) -> None:
     """Open a page on which models write step by step, race, fill in, and are watched while they train.
@@ -198,7 +200,7 @@ def studio(
     from duality.evaluation.judge import find_judge
     from duality.studio import app, library, server
 
-    shelf = library.Library(runs or (Path("runs"),), device=device)
+    shelf = library.Library(runs or (Path("runs"),), device=device, precision=precision)
     address = server.Address(host, port, token)
     with address.listen() as listener:
         made = app.Studio(shelf, judge=None if judge is None else find_judge(judge, device, say))

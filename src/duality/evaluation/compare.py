@@ -36,7 +36,9 @@ from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
 from duality.runs.resume import TrainingPlan
 from duality.runs.session import Watch
+from duality.training import Precision
 from duality.training.metrics import read_metrics
+from duality.training.precision import precision_on
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class _ComparedRecipe:
 class ComparisonRequest:
     """What a user asks of a comparison, alike for every recipe.
 
-    ``sampling_steps`` counts where the sampler leaves a choice.
+    ``sampling_steps`` counts where the sampler leaves a choice. ``precision`` is that of the measurement; a training
+    has its recipe's.
     """
 
     out: Path
@@ -69,6 +72,7 @@ class ComparisonRequest:
     num_samples: int = 64
     sampling_steps: int | None = None
     device: torch.device | str = "cpu"
+    precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         counts = {"samples": self.num_samples, "draws": self.num_draws, "limit": self.limit}
@@ -81,7 +85,9 @@ class ComparisonRequest:
         length = recipe.data.length
         # the number of steps does not depend on the vocabulary
         steps = recipe.method.sampler(2).steps(length, self.sampling_steps)
-        return Case(label=recipe.name, run=self.out / recipe.name, steps=steps, num=self.num_samples, length=length)
+        numbers = precision_on(self.precision, torch.device(self.device))
+        run, num = self.out / recipe.name, self.num_samples
+        return Case(label=recipe.name, run=run, steps=steps, num=num, length=length, precision=numbers)
 
 
 def compare(
@@ -98,7 +104,7 @@ def compare(
     """
     if len({recipe.name for recipe in recipes}) < len(recipes):
         raise ValueError("a recipe stands twice in the comparison: name each once")
-    sampler = RunSampler(request.device, report)
+    sampler = RunSampler(request.device, report, precision=request.precision)
     sweep: Sweep | None = None
     real, rows, number = list[Row](), list[_ComparedRecipe](), 0
     if request.judge is not None:

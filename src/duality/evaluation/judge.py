@@ -264,7 +264,7 @@ def find_judge(spec: str, device: torch.device | str = "cpu", report: Reporter =
     folder = Path(spec).expanduser()
     if not (exists(folder) or spec.startswith(PREFIX) or is_ours(folder)):
         return load_judge(spec, device, report)
-    model = load(folder, report, device)
+    model = load(folder, report, device, precision="float32")
     if not isinstance(model.denoiser, CausalDenoiser):
         raise ValueError(
             f"{folder} is a run of {type(model.recipe.method).__name__} and no judge, because its likelihood is not "

@@ -69,7 +69,7 @@ class Case:
 
     ``round`` is a round of distillation and ``checkpoint`` a training step whose weights the run has kept; None for the
     newest weights. ``sampler`` and ``grid`` are names; a sampler without ``eta`` has None. ``steps`` is the number of
-    steps of each sample.
+    steps of each sample, ``precision`` what the network computes in.
     """
 
     label: str
@@ -86,11 +86,13 @@ class Case:
     top_p: float = 1.0
     temperature: float = 1.0
     checkpoint: int | None = None
+    precision: str = "float32"
 
     def to_json(self) -> dict[str, object]:
-        """All fields, as JSON has them; a checkpoint only if one was chosen."""
+        """All fields, as JSON has them; a checkpoint and a precision only if others than the usual ones were chosen."""
         found = {**asdict(self), "run": str(self.run)}
-        return {name: value for name, value in found.items() if name != "checkpoint" or value is not None}
+        usual = {"checkpoint": None, "precision": "float32"}
+        return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
 
     @property
     def settings(self) -> dict[str, object]:

@@ -99,7 +99,10 @@ class _Suite:
                 "shards": [shard.sha256 for shard in store.shards],
                 "tokenizer": store.tokenizer,
                 "rows": [rows.length, rows.packing, rows.padding],
-                "settings": [num_draws, limit, seed, *(["gaussian"] if latents == "gaussian" else [])],
+                "settings": [
+                    *(num_draws, limit, seed, *(["gaussian"] if latents == "gaussian" else [])),
+                    *([] if model.precision == "float32" else [model.precision]),
+                ],
             }
             key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
             values = known.get(key) if isinstance(known, dict) else None

@@ -21,7 +21,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import get_args
@@ -55,6 +55,8 @@ from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.recipe import Recipe
 from duality.runs.corpus import corpus_of_run
 from duality.samplers.choice import grid_named
+from duality.training import Precision
+from duality.training.precision import precision_on
 from duality.training.settings import device_named
 
 Advance = Callable[[int], None]
@@ -66,14 +68,16 @@ _LEAST_FOR_MAUVE = 100  # its package takes a bucket per ten samples; fewer than
 class RunSampler:
     """The source of samples for cases that name run folders. One model is loaded at a time."""
 
-    def __init__(self, device: torch.device | str, report: Reporter, batch_size: int = 16):
+    def __init__(
+        self, device: torch.device | str, report: Reporter, batch_size: int = 16, precision: Precision = "auto"
+    ):
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
         self.batch_size = batch_size
 
         @lru_cache(maxsize=1)
         def load_once(run: Path, number: int | None, step: int | None) -> tuple[Model, str]:
-            model = load(run, report, device, round=number, step=step)
+            model = load(run, report, device, round=number, step=step, precision=precision)
             return model, weights_id(model)
 
         self._load = load_once
@@ -89,7 +93,13 @@ class RunSampler:
     def sample(self, case: Case, advance: Advance) -> Samples:
         """The samples of a case, with the network calls counted; ``advance`` is called after each step of a batch."""
         model = self.model(case)
-        of_model = ("label", "run", "round", "checkpoint")  # all other fields of a case are those of a request
+        of_model = (
+            "label",
+            "run",
+            "round",
+            "checkpoint",
+            "precision",
+        )  # all other fields of a case are those of a request
         wanted = {name: value for name, value in vars(case).items() if name not in of_model}
         request = SampleRequest(**wanted, batch_size=self.batch_size)
         with count_calls(network_of(model.denoiser)) as calls:
@@ -296,6 +306,7 @@ def measure_runs(
     judge: Judge | str | None = None,
     scorers: Sequence[Scorer | str] = (),
     device: torch.device | str = "auto",
+    precision: Precision = "auto",
     batch_size: int = 16,
     corpus: str | Path | None = None,
     report: Reporter = silent,
@@ -305,8 +316,9 @@ def measure_runs(
     ``judge`` may be a name for ``find_judge``, and ``scorers`` may be names for ``find_scorers``. ``corpus`` is where
     the corpus of the first run is now, if it was moved.
     """
-    where, first, cases = device_named(device), job().first, _cases_of(runs, request)
-    source = RunSampler(where, report, batch_size)
+    where, first = device_named(device), job().first
+    cases = [replace(case, precision=precision_on(precision, where)) for case in _cases_of(runs, request)]
+    source = RunSampler(where, report, batch_size, precision)
     source.check(cases)
     # rank 0 of a job scores for all
     scored = find_scorers(scorers, cases[0].run, report, corpus) if first else []

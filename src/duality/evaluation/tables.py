@@ -18,12 +18,13 @@ SHORT = {"gen_ppl": "Gen PPL", "entropy": "entropy"}  # the measures of the shor
 _SETTINGS = {
     "sampler": "{} sampler", "eta": "eta {}", "tail": "{} tail", "grid": "{} grid", "top_p": "top-p {}",
     "temperature": "temperature {}", "length": "{} tokens", "num": "{} samples", "seed": "seed {}",
-    "judge": "read by {}",
+    "precision": "{}", "judge": "read by {}",
 }  # fmt: skip
 _DETAILS = {  # head, field of a row and how it is written
     "round": ("round", ""), "steps": ("steps", ""), "sampler": ("sampler", ""), "eta": ("eta", ""),
     "tail": ("tail", ""), "grid": ("grid", ""), "top-p": ("top_p", ""), "temperature": ("temperature", ""),
-    "samples": ("num", ""), "tokens": ("length", ""), "seed": ("seed", ""), "judge": ("judge", ""),
+    "samples": ("num", ""), "tokens": ("length", ""), "seed": ("seed", ""),
+    "precision": ("precision", ""), "judge": ("judge", ""),
     "Gen PPL": ("gen_ppl", ".1f"), "standard error": ("stderr", ".1f"), "entropy": ("entropy", ".3f"),
     "distinct-1": ("distinct_1", ".3f"), "distinct-2": ("distinct_2", ".3f"), "distinct-3": ("distinct_3", ".3f"),
     "self-repetition": ("self_repetition", ".3f"), "MAUVE": ("mauve", ".3f"), "NFE": ("nfe", ".1f"),

@@ -30,22 +30,23 @@ def greedy(model: Model, rows: Sequence[Passage], batch_size: int, label: str | 
         return [False] * len(rows)
     denoiser = model.with_label(label)
     found = [True] * len(rows)
-    for some in batch_windows([(window, 0) for window in Window.cut(rows, model.length)], batch_size):
-        alike = [window for window, _ in some]  # of one shape
-        x, real, known = pad_windows(alike, model.device)
-        valid = real if alike[0].shape[1] else None
-        one = torch.ones(len(alike), dtype=torch.float64, device=model.device)
-        if model.measure.kind == "exact":
-            best = belief_of(denoiser, x, one, valid).argmax_states()
-        else:
-            noise = draw_noise(some, model.device).fold("greedy")
-            z, alpha = model.process().sample_prior(x.shape[1], noise), model.schedule.alpha(one)
-            reader = in_context(denoiser, x, known, valid)
-            if isinstance(reader, Denoiser):
-                best = belief_of(reader, z, alpha).argmax_states()
+    with model.computing():
+        for some in batch_windows([(window, 0) for window in Window.cut(rows, model.length)], batch_size):
+            alike = [window for window, _ in some]  # of one shape
+            x, real, known = pad_windows(alike, model.device)
+            valid = real if alike[0].shape[1] else None
+            one = torch.ones(len(alike), dtype=torch.float64, device=model.device)
+            if model.measure.kind == "exact":
+                best = belief_of(denoiser, x, one, valid).argmax_states()
             else:
-                best = model.sampler.last(reader, z, alpha, "greedy", noise)
-        for window, row in zip(alike, best.cpu(), strict=True):  # known places have no meaning
-            ids = torch.from_numpy(window.ids)[window.known :]
-            found[window.text] &= bool((row[window.known : len(window.ids)] == ids).all())
+                noise = draw_noise(some, model.device).fold("greedy")
+                z, alpha = model.process().sample_prior(x.shape[1], noise), model.schedule.alpha(one)
+                reader = in_context(denoiser, x, known, valid)
+                if isinstance(reader, Denoiser):
+                    best = belief_of(reader, z, alpha).argmax_states()
+                else:
+                    best = model.sampler.last(reader, z, alpha, "greedy", noise)
+            for window, row in zip(alike, best.cpu(), strict=True):  # known places have no meaning
+                ids = torch.from_numpy(window.ids)[window.known :]
+                found[window.text] &= bool((row[window.known : len(window.ids)] == ids).all())
     return found

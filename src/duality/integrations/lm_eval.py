@@ -40,11 +40,13 @@ from duality.models.sampling import Row
 from duality.models.scoring import Passage, TextLikelihood
 from duality.protocols import Tail, VectorDenoiser
 from duality.tokenizers.tokenizer import text_before_end
+from duality.training import Precision
 
 LOG = logging.getLogger("lm_eval.duality")  # below the harness's own, so that its verbosity holds here too
 Options = dict[str, Any]
 _ARGUMENTS = (
-    "run, draws, batch_size, seed, weights, round, step, label, steps, sampler, tail, temperature, top_p, max_gen_toks"
+    "run, draws, batch_size, seed, weights, round, step, precision, label, steps, sampler, tail, temperature, top_p, "
+    "max_gen_toks"
 )
 _ONLY_THE_BEST = 2.0**-40  # top-p of greedy decoding: one token is left
 
@@ -88,6 +90,7 @@ class DualityLM(LM):
         weights: Literal["ema", "model"] = "ema",
         round: int | None = None,
         step: int | None = None,
+        precision: Precision = "auto",
         label: str | None = None,
         steps: int | None = None,
         sampler: str | None = None,
@@ -103,7 +106,9 @@ class DualityLM(LM):
         if unknown or not run:
             wrong = f"no argument {', '.join(map(repr, unknown))}" if unknown else "an argument 'run', the run's folder"
             raise ValueError(f"model_args: the model duality has {wrong}; allowed are {_ARGUMENTS}")
-        self.model = load(run, LOG.warning, "auto" if device is None else device, weights, round, step)
+        self.model = load(
+            run, LOG.warning, "auto" if device is None else device, weights, round, step, precision=precision
+        )
         self._device = self.model.device
         self.draws, self.batch_size = _whole_number("draws", draws, 8), _whole_number("batch_size", batch_size, 32)
         self.max_gen_toks = _whole_number("max_gen_toks", max_gen_toks, 256)

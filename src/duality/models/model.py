@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -25,7 +26,7 @@ from duality.data.packing import Sequences
 from duality.denoisers.wrapping import network_of
 from duality.files.bars import Bars
 from duality.files.progress import Reporter, silent
-from duality.fused.lazy import belief_of, ratios_of
+from duality.fused.lazy import at_least_float32, belief_of, ratios_of
 from duality.hub.fetch import model_source
 from duality.models.likelihood import Likelihood, hash_weights, likelihood
 from duality.models.requests import FillRequest, SampleRequest, ScoreRequest, check_type, list_texts
@@ -37,6 +38,8 @@ from duality.protocols import Denoiser, Sampler, Score
 from duality.ranks import job
 from duality.recipes.catalogue import to_json
 from duality.samplers.generate import generate
+from duality.training import Precision
+from duality.training.precision import precision_on, slowness
 from duality.training.settings import device_named
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class Model(TrainedModel):
         """Refuse a job whose ranks do not have the same model, or were not asked the same."""
         if not job().alone:
             facts = {"weights": hash_weights(self.denoiser), "recipe": to_json(self.recipe), "request": request}
+            facts |= {"precision": self.precision}
             job().agree(facts, "start all ranks with the same command, on the same files")
 
     # --- writing
@@ -137,7 +141,8 @@ class Model(TrainedModel):
         chosen, options["device"] = sampler or self.sampler, options.get("device") or self.device
         steps = chosen.steps(length) if steps is None else steps
         denoiser = with_memo(self.denoiser if wrap is None else wrap(self.denoiser))
-        return generate(denoiser, self.schedule, chosen, num=num, length=length, steps=steps, **options)
+        with self.computing():
+            return generate(denoiser, self.schedule, chosen, num=num, length=length, steps=steps, **options)
 
     # --- measuring
 
@@ -147,7 +152,8 @@ class Model(TrainedModel):
         ``runs.corpus.sequences_of_run`` gives sequences as the model was trained on them.
         """
         options["device"] = options.get("device") or self.device
-        return likelihood(self.denoiser, self.measure, sequences, **options)
+        with self.computing():
+            return likelihood(self.denoiser, self.measure, sequences, **options)
 
     @overload
     def log_likelihood(  # type: ignore[overload-overlap]  # a str is a sequence of str, and comes first
@@ -240,8 +246,9 @@ class Model(TrainedModel):
         if not 0 <= least <= largest <= most:
             raise ValueError(f"tokens are {least} to {largest}: the ids of this model are 0 to {most}")
         z, level = z.long(), torch.full((len(z),), alpha, dtype=torch.float64, device=z.device)
-        lazy = belief_of(denoiser, z, level) if isinstance(denoiser, Denoiser) else ratios_of(denoiser, z, level)
-        return lazy.vectors
+        with self.computing():
+            lazy = belief_of(denoiser, z, level) if isinstance(denoiser, Denoiser) else ratios_of(denoiser, z, level)
+        return at_least_float32(lazy.vectors)
 
     # --- keeping
 
@@ -256,10 +263,14 @@ class Model(TrainedModel):
 
     @staticmethod
     def from_pretrained(
-        name_or_folder: Path | str, *, revision: str | None = None, device: torch.device | str = "auto"
+        name_or_folder: Path | str,
+        *,
+        revision: str | None = None,
+        device: torch.device | str = "auto",
+        precision: Precision = "auto",
     ) -> Model:
         """``load`` of a folder of ``save_pretrained`` or of a model of the hub."""
-        return load(name_or_folder, device=device, revision=revision)
+        return load(name_or_folder, device=device, revision=revision, precision=precision)
 
     def push_to_hub(
         self,
@@ -284,18 +295,23 @@ def load(
     round: int | None = None,
     step: int | None = None,
     revision: str | None = None,
+    precision: Precision = "auto",
 ) -> Model:
     """The model of a run (its newest intact checkpoint), of a folder of ``save_pretrained``, or of the hub.
 
     The hub's are ``owner/name`` or ``hf:owner/name``, at a ``revision`` if one is given; a folder that exists comes
     first (``hub.fetch.model_source``). ``weights`` are the averaged ("ema") or the raw ones ("model"). ``round``
     asks for the weights of a run after that round of a distillation instead; 0 is what it began from. ``step`` asks for
-    another checkpoint that the run has kept. ``report`` is called with what a user should know, such as a damaged
-    checkpoint; ``print`` shows it.
+    another checkpoint that the run has kept. ``precision`` is what the model computes in: bfloat16 on a GPU that has
+    it and float32 elsewhere, if not given (``training.precision``). ``report`` is called with what a user should know,
+    such as a damaged checkpoint; ``print`` shows it.
     """
     for name, value, kind in (("round", round, "int | None"), ("step", step, "int | None")):
         check_type(name, value, kind)
     if not isinstance(run, (str, Path)) or not str(run).strip():
         raise TypeError(f"run is {run!r:.80}: give a folder, or the name of a model of the hub, as a text or a Path")
     where = device_named(device)
-    return Model(**vars(read_model(model_source(run, revision), report, weights, round, step, where)))
+    if (slow := slowness(precision, where)) is not None:
+        report(f"precision is {precision}: {slow}")
+    found = read_model(model_source(run, revision), report, weights, round, step, where)
+    return Model(**vars(replace(found, precision=precision_on(precision, where))))

@@ -158,21 +158,22 @@ def write_samples(
             if each is not None:
                 each(sample)
 
-    generate(
-        denoiser if wrap is None else wrap(denoiser),
-        model.schedule,
-        sampler,
-        steps=steps,
-        num=request.num,
-        length=len(row),
-        seed=request.seed,
-        tail=how.tail,
-        grid=grid_named(request.grid, how.sampler),
-        batch_size=request.batch_size,
-        device=model.device,
-        watch=watch,
-        each=keep,
-    )
+    with model.computing():
+        generate(
+            denoiser if wrap is None else wrap(denoiser),
+            model.schedule,
+            sampler,
+            steps=steps,
+            num=request.num,
+            length=len(row),
+            seed=request.seed,
+            tail=how.tail,
+            grid=grid_named(request.grid, how.sampler),
+            batch_size=request.batch_size,
+            device=model.device,
+            watch=watch,
+            each=keep,
+        )
     return samples
 
 

@@ -201,7 +201,7 @@ def measure_tokens(
     count = 1 if measure.kind == "exact" else request.num_draws  # an exact measure has nothing to draw
     found = [torch.zeros(count, len(each.ids), dtype=torch.float64) for each in passages]
     pairs = [(window, draw) for window in Window.cut(passages, model.length) for draw in range(count)]
-    with working(report, "measuring", len(pairs), "windows") as advance:
+    with model.computing(), working(report, "measuring", len(pairs), "windows") as advance:
         for some in batch_windows(pairs, request.batch_size):
             _, with_padding, with_known = some[0][0].shape
             x, real, known = pad_windows([window for window, _ in some], device)

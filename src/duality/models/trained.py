@@ -9,7 +9,8 @@ whatever is wrong with a folder ends in one line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,10 +33,11 @@ from duality.recipes.recipe import Recipe
 from duality.registry import suggestion
 from duality.samplers.choice import sampler_named
 from duality.tokenizers.tokenizer import Tokenizer
-from duality.training import checkpoint
+from duality.training import Precision, checkpoint
 from duality.training.adapters import merge_adapters
 from duality.training.checkpoint import Shapes, Tensors
 from duality.training.loop import load_weights
+from duality.training.precision import computing
 
 Weights = Literal["ema", "model"]  # averaged, or raw
 
@@ -60,7 +62,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The parts of a trained model; ``step`` is the training step of its weights, ``origin`` where they were."""
+    """The parts of a trained model; ``step`` is the training step of its weights, ``origin`` where they were.
+
+    ``precision`` is what it computes in (``training.precision``), whatever it was trained in.
+    """
 
     recipe: Recipe
     step: int
@@ -68,11 +73,18 @@ class TrainedModel:
     tokenizer: Tokenizer
     label_names: tuple[str, ...] = ()
     origin: Origin | None = None
+    precision: Precision = "float32"
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.denoiser.parameters()).device
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, its network computes in its precision."""
+        with computing(self.precision, self.device):
+            yield
 
     @property
     def length(self) -> int:
@@ -160,7 +172,7 @@ def network(
 def read_model(
     source: ModelSource, report: Reporter, weights: Weights, round: int | None, step: int | None, device: torch.device
 ) -> TrainedModel:
-    """The model of a run, or one that is alone in a folder; ``load`` has the arguments."""
+    """The model of a run, or one that is alone in a folder, in float32; ``load`` has the arguments."""
     if weights not in ("ema", "model"):
         raise ValueError(f"weights is {weights!r}: choose 'ema' (averaged) or 'model' (raw)")
     if round is not None and step is not None:

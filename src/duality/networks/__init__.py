@@ -1,6 +1,7 @@
 """Networks: a frozen configuration with ``build(num_states, ...)``, and the module that it builds.
 
     dit            the diffusion transformer of the paper, and its causal and vector-input variants
+    layers         what networks are made of
     uninitialised  networks without numbers, whose shapes are read
 
 A second backbone is one new file and one line in ``BACKBONES``; its ready-made sizes are one line each in ``SIZES``,

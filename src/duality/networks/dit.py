@@ -28,7 +28,6 @@ Names in the code: B batch, L length, D width, H heads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from duality.networks.layers import LayerNorm, TimeEmbedding
 from duality.noise import Noise
 from duality.protocols import Dropout, Labels, Latent, Prefix, TopK, Valid
 
@@ -140,7 +140,7 @@ class DiTNetwork(nn.Module):
             self.project = nn.Linear(input_width, config.width)
         self.conv = _LocalMixing(config.width, config.conv, causal) if config.conv else None
         if not causal:
-            self.time = _TimeEmbedding(config.time_width)
+            self.time = TimeEmbedding(config.time_width)
         self.blocks = nn.ModuleList(_Block(config, causal) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width, bias=False)
         if not causal:
@@ -257,14 +257,15 @@ class DiTNetwork(nn.Module):
         return logits
 
     def empty_cache(self, batch: int, length: int) -> _KVCache:
-        """A cache for ``length`` tokens of ``batch`` sequences."""
-        heads, width = self.config.heads, self.config.width // self.config.heads
+        """A cache for ``length`` tokens of ``batch`` sequences, in the type that products have here."""
+        heads, width, like = self.config.heads, self.config.width // self.config.heads, self.norm.weight
+        dtype = self.head(like).dtype
 
         def buffer() -> list[Tensor]:
-            return [self.norm.weight.new_empty(batch, heads, length, width) for _ in self.blocks]
+            return [like.new_empty(batch, heads, length, width, dtype=dtype) for _ in self.blocks]
 
         past = max(self.config.conv - 1, 0)
-        return _KVCache(buffer(), buffer(), self.norm.weight.new_zeros(batch, past, self.config.width))
+        return _KVCache(buffer(), buffer(), like.new_zeros(batch, past, self.config.width))
 
 
 class _Block(nn.Module):
@@ -275,10 +276,10 @@ class _Block(nn.Module):
         width = config.width
         self.heads = config.heads
         self.causal = causal
-        self.norm_attention = nn.LayerNorm(width, bias=False)
+        self.norm_attention = LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
-        self.norm_mlp = nn.LayerNorm(width, bias=False)
+        self.norm_mlp = LayerNorm(width, bias=False)
         self.mlp = nn.Sequential(
             nn.Linear(width, config.mlp_ratio * width),
             _ACTIVATIONS[config.activation](),
@@ -344,23 +345,6 @@ class _LocalMixing(nn.Module):
             wide = window.transpose(1, 2)
         mixed: Tensor = self.depthwise(wide)
         return x + mixed.transpose(1, 2)
-
-
-class _TimeEmbedding(nn.Module):
-    """Cosines and sines of the noise level at 128 frequencies, then a small MLP."""
-
-    def __init__(self, width: int, num_features: int = 256):
-        super().__init__()
-        self.num_frequencies = num_features // 2
-        self.mlp = nn.Sequential(nn.Linear(num_features, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
-
-    def forward(self, condition: Tensor) -> Tensor:
-        # made on the device: nothing is copied from the host
-        places = torch.arange(self.num_frequencies, dtype=torch.float64, device=condition.device)
-        frequencies = torch.exp(-math.log(1e4) * places / self.num_frequencies)
-        angles = condition[:, None] * frequencies.to(condition.dtype)
-        embedded: Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
-        return embedded
 
 
 def _silence(linear: nn.Linear) -> None:

@@ -96,7 +96,8 @@ def describe(hint: object) -> str:
     """A type in words."""
     origin = get_origin(hint)
     if origin is Literal:
-        return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
+        choices = [repr(choice) for choice in get_args(hint)]
+        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
     if origin in (Union, types.UnionType):
         return " or ".join(describe(option) for option in get_args(hint))
     if origin is tuple:

@@ -4,7 +4,8 @@
 then takes the steps. In a job of several processes (``ranks``) all of them call this, and rank 0 alone writes.
 
 A run goes on as it began. What may change is how it is optimised, logged and sampled from there on, how it is divided
-over ranks, the place of its corpus, and the number of its steps or rounds.
+over ranks, the place of its corpus, and the number of its steps or rounds. A precision that the recipe leaves to the
+machine ("auto") is that of the machine on which the run began.
 
 The rule for another number of steps. From the step where the run is, learning rate and phases are those of the new
 number of steps, as if it had been planned from the start; so the rate of a run that had cooled down rises again. A
@@ -28,6 +29,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import get_args
 
 import torch
 
@@ -46,9 +48,10 @@ from duality.runs.corpus import corpus_of_run
 from duality.runs.session import Outcome, Session, Watch
 from duality.runs.start import DistillationBase, FinetuningSource, check_checkpoint, make_state
 from duality.runs.trackers.tracker import Tracker, trackers_named
-from duality.training import checkpoint
+from duality.training import Precision, checkpoint
 from duality.training.metrics import append_metrics, rewind_metrics
 from duality.training.parallel import layout_of
+from duality.training.precision import precision_on, slowness
 from duality.training.settings import device_named
 
 # What a start that crashed may leave before the recipe is written.
@@ -129,7 +132,8 @@ class TrainingPlan:
             path = place.once(lambda: checkpoint.newest_intact(folder / "checkpoints", report))
             if path is not None:
                 check_checkpoint(path, recipe, corpus, folder)
-            state = make_state(recipe, corpus, where, report=report)
+            precision = place.once(lambda: self._choose_precision(path, where, report))
+            state = make_state(_in_precision(recipe, precision), corpus, where, report=report)
             if before is None:
                 # only now: what cannot be trained leaves no run
                 place.once(lambda: folders.write_facts(recipe, folder, corpus.tokenizer, corpus.checksums()))
@@ -138,6 +142,7 @@ class TrainingPlan:
             recipe, changes = place.once(lambda: self._continue(before, state.step, report))
             if isinstance(batches, StreamLoader):
                 held.enter_context(batches)
+            recipe = _in_precision(recipe, precision)
             return Session(recipe, folder, corpus, state, where, watch, trackers, changes).run(batches, report)
 
     def _enter(self, held: ExitStack, report: Reporter) -> Recipe | None:
@@ -207,6 +212,19 @@ class TrainingPlan:
             )
         return before
 
+    def _choose_precision(self, path: Path | None, device: torch.device, report: Reporter) -> Precision:
+        """What the run computes in: what the recipe says, or what "auto" meant when the run began, wherever it goes on.
+
+        The checkpoint at ``path`` says so; one that does not is of a run that has taken no step yet, or an old one.
+        """
+        chosen = self.recipe.training.precision
+        if chosen == "auto" and path is not None:
+            kept = checkpoint.load(path, ()).state.get("precision", chosen)
+            chosen = next((name for name in get_args(Precision) if name == kept), chosen)
+        if (slow := slowness(chosen, device)) is not None:
+            report(f"training.precision is {chosen}: {slow}; float32 is another one that a run may go on with")
+        return precision_on(chosen, device)
+
     def _check_round(self, state: checkpoint.State) -> None:
         """Refuse a teacher of another round or another delta than the recipe has at this step."""
         if (distillation := self.recipe.distillation) is None:
@@ -240,6 +258,11 @@ class TrainingPlan:
         if step:
             report(f"resuming at step {step} of {training.steps}")
         return recipe, tuple(changes)
+
+
+def _in_precision(recipe: Recipe, precision: Precision) -> Recipe:
+    """The recipe in this precision."""
+    return replace(recipe, training=replace(recipe.training, precision=precision))
 
 
 def _lengthen(before: Recipe, wanted: Recipe, step: int) -> Recipe:

@@ -52,6 +52,7 @@ from duality.training.metrics import (
     rewind_metrics,
 )
 from duality.training.parallel import gather, gather_on_first
+from duality.training.precision import precision_on
 
 _EVAL_SEQUENCES = 256
 
@@ -163,6 +164,8 @@ class Session:
         step, place, tokenizer, distillation = self.state.step, job(), self.corpus.tokenizer, self.recipe.distillation
         place.once(self._check_folder)
         about: checkpoint.State = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint}
+        if (precision := self.recipe.training.precision) != "auto":
+            about["precision"] = precision
         if distillation is not None:
             about |= distillation.round_at(step)
         if self.recipe.training.checkpoint == "sharded":
@@ -194,7 +197,9 @@ class Session:
         denoiser = network(self.recipe, Vocabulary(tokenizer.vocab_size, len(names)), self.device)
         averages = {name: gather(value) for name, value in self.state.ema.items()}
         load_weights(denoiser, merge_adapters(averages, self.recipe.training))
-        model = Model(self.recipe, self.state.step, denoiser.requires_grad_(False), tokenizer, names)
+        precision = precision_on(self.recipe.training.precision, self.device)
+        weights = denoiser.requires_grad_(False)
+        model = Model(self.recipe, self.state.step, weights, tokenizer, names, precision=precision)
         held_out = make_sequences(self.recipe.data, self.corpus.validation, tokenizer)
         result = model.likelihood(held_out, limit=_EVAL_SEQUENCES, num_draws=4, device=self.device)
         row: dict[str, object] = {"step": self.state.step, "validation_nats": result.nats_per_token}

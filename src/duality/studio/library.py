@@ -26,6 +26,7 @@ from duality.registry import one_line, suggestion
 from duality.runs.listing import RunOverview, newest_step, run_folders
 from duality.studio.schemas import LIMITS, Limits, Refusal
 from duality.tokenizers.pieces import Pieces
+from duality.training import Precision
 from duality.training.metrics import read_metrics
 
 Rows = list[dict[str, object]]
@@ -46,8 +47,10 @@ class Loaded:
 class Library:
     """The runs below some folders, or runs themselves; and models alone, which are fetched if the hub has them."""
 
-    def __init__(self, sources: Sequence[Path], limits: Limits = LIMITS, device: str = "auto") -> None:
-        self.folders, self.limits, self.device = list[Path](), limits, device
+    def __init__(
+        self, sources: Sequence[Path], limits: Limits = LIMITS, device: str = "auto", precision: Precision = "auto"
+    ) -> None:
+        self.folders, self.limits, self.device, self.precision = list[Path](), limits, device, precision
         self.models: dict[Path, ModelSource] = {}
         for source in sources:
             if str(source).startswith(HUB) or is_ours(source):
@@ -123,7 +126,7 @@ class Library:
         del kept  # the memory of the older weights is free before the newer ones are read
         while True:
             try:
-                model = load(folder, device=self.device)
+                model = load(folder, device=self.device, precision=self.precision)
                 break
             except (ValueError, OSError) as error:
                 before, newest = newest, newest_step(folder / "checkpoints")

@@ -19,7 +19,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from duality.training.adapters import choose_trained
 from duality.training.checkpoint import State, Tensors, check_shapes, load, shapes_of_group
 from duality.training.muon import Muon
 from duality.training.parallel import SINGLE, Layout, gather, local_part, put, read_parts
+from duality.training.precision import computing, float32_products
 from duality.training.settings import Training
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")  # AdamW's, and Muon's
@@ -63,9 +63,10 @@ class TrainState:
         choose_trained(model, training)
         if teacher is not None:
             teacher.requires_grad_(False)
+        device = next(model.parameters()).device
+        compiled = training.compiles_on(device)
         compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-        # for a GPU torch contains the compiler
-        if training.compile and next(model.parameters()).device.type == "cpu" and shutil.which(compiler) is None:
+        if compiled and device.type == "cpu" and shutil.which(compiler) is None:
             raise ValueError(
                 f"training.compile is true, and there is no C++ compiler {compiler!r} on this machine: install one, "
                 "name it in the environment variable CXX, or leave training.compile=false (the same numbers up to "
@@ -73,8 +74,13 @@ class TrainState:
             )
         for network in (part for taught in (model, teacher) if taught is not None for part in taught.modules()):
             if isinstance(network, Network):
-                network.prepare(recompute=training.recompute, compile=training.compile)
-        loss = layout.wrap(model, teacher)
+                try:
+                    network.prepare(recompute=training.recompute, compile=compiled)
+                except ValueError:  # it cannot be compiled, and need not be
+                    if training.compile != "auto" or not compiled:
+                        raise
+                    network.prepare(recompute=training.recompute, compile=False)
+        loss = layout.wrap(model, teacher, training.dtype_on(device))
         optimizer: torch.optim.Optimizer
         rate, betas, decay = training.learning_rate, training.betas, training.weight_decay
         if training.optimizer == "muon":
@@ -199,7 +205,6 @@ def gradients(
     divided by its share of all tokens.
     """
     device, place = next(state.model.parameters()).device, job()
-    dtype = training.dtype_on(device)
     own = place.share(training.batch_size)
     times = stratified_times(training.seed, state.step, training.batch_size, device)[own]
     batch = loader.batch(state.step)
@@ -222,7 +227,7 @@ def gradients(
         own_paid = None if batch.paid is None else batch.paid[rows]
         labels = None if batch.labels is None else _drop_labels(state.model, batch.labels[rows], training, noise)
         with state.layout.accumulating(state.loss, last=rows.stop == count):
-            with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
+            with computing(training.precision, device):
                 loss, nats = state.loss(
                     phase.objective, batch.ids[rows], times[rows], noise, own_paid, labels, sees_all
                 )
@@ -249,7 +254,9 @@ def take_step(
     begins = state.step == 0 or phase_at(phases, state.step - 1) is not phase
     if phase.teacher is not None and begins:
         state.teach(phase.teacher)
-    loss, num_tokens, per_token = gradients(state, loader, phase, training)
+    device = next(state.model.parameters()).device
+    with float32_products(training.precision, device):  # those of the backward pass too
+        loss, num_tokens, per_token = gradients(state, loader, phase, training)
     norm = gather(nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None]))
     # One transfer per step: the first two numbers decide whether the weights may be changed.
     values = torch.stack([loss, norm.to(loss.dtype), per_token]).tolist()
@@ -260,7 +267,8 @@ def take_step(
         nn.utils.clip_grads_with_norm_(state.model.parameters(), training.clip, norm)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    state.optimizer.step()
+    with computing(training.precision, device):  # the products of Muon
+        state.optimizer.step()
     state.optimizer.zero_grad()  # whose memory a validation or the copy of a checkpoint can have
     state.step += 1
     state.average(training.ema)

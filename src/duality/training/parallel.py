@@ -25,7 +25,7 @@ parts of any number of ranks are read by any other number, also by one process t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,14 +89,20 @@ class Layout:
         """Over how many ranks a weight is divided."""
         return 1 if self.mesh is None else self.mesh.size(self.mesh.ndim - 1)
 
-    def wrap(self, model: nn.Module, teacher: nn.Module | None) -> nn.Module:
-        """The step of a model whose weights are now divided over the ranks, or its gradients averaged over them."""
+    def wrap(self, model: nn.Module, teacher: nn.Module | None, factors: torch.dtype = torch.float32) -> nn.Module:
+        """The step of a model whose weights are now divided over the ranks, or its gradients averaged over them.
+
+        ``factors`` is the type of the factors of a product. The weights of a block are sent in it, and its gradients
+        are added up in float32. What a block is given stays as it is: the sum that it adds to is float32.
+        """
         step = _Step(model, teacher)
         if self.strategy == "fsdp":
-            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+            lower = MixedPrecisionPolicy(factors, torch.float32, cast_forward_inputs=False)
+            policy = MixedPrecisionPolicy() if factors == torch.float32 else lower
             for block in (*blocks_of(model), *(() if teacher is None else blocks_of(teacher))):
-                fully_shard(block, mesh=self.mesh)
+                fully_shard(block, mesh=self.mesh, mp_policy=policy)
             fully_shard(step, mesh=self.mesh, reshard_after_forward=False)
         if self.strategy == "ddp":
             return DistributedDataParallel(step, gradient_as_bucket_view=True, forward_sync_buffers=False)
@@ -200,6 +206,73 @@ def put(target: Tensor, value: Tensor) -> None:
     if source.shape != local_part(target).shape:
         source = value[rows_here(target)]
     local_part(target).copy_(source)
+
+
+def divide_work(work: Callable[[Sequence[Tensor]], list[Tensor]], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The rows here of what ``work`` makes of whole matrices, of which every rank works on a share.
+
+    ``tensors`` are matrices with the same number of elements, all of them whole on every rank or all divided over the
+    ranks. ``work`` makes as many of the same shapes. All ranks must call it.
+    """
+    place, divided = job(), [each for tensor in tensors if (each := _as_divided(tensor)) is not None]
+    if place.alone:
+        return work(tensors)
+    import torch.distributed as dist
+
+    if divided:
+        mesh = divided[0].device_mesh
+        return _divide_parts(work, divided, mesh.get_group(mesh.ndim - 1))
+    own = _share(len(tensors), place.rank, place.size)
+    made = torch.stack([each.reshape(-1) for each in work([tensors[index] for index in own])])
+    every = made.new_empty(place.size * len(own), made.shape[1])
+    dist.all_gather_into_tensor(every, made)
+    found = every.view(place.size, *made.shape)
+    return [found[index % place.size, index // place.size].view(each.shape) for index, each in enumerate(tensors)]
+
+
+def _share(count: int, rank: int, size: int) -> list[int]:
+    """Which of ``count`` tensors a rank works on: as many as the others, so the last ones may be the same.
+
+    >>> _share(5, 0, 2), _share(5, 1, 2)
+    ([0, 2, 4], [1, 3, 4])
+    """
+    return [min(index, count - 1) for index in range(rank, -(-count // size) * size, size)]
+
+
+def _divide_parts(
+    work: Callable[[Sequence[Tensor]], list[Tensor]], tensors: Sequence[DTensor], group: ProcessGroup
+) -> list[Tensor]:
+    """``divide_work`` of divided matrices: their parts go to the rank that works on them, and the results back."""
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    shares = [_share(len(tensors), each, size) for each in range(size)]
+    rows = [-(-tensor.shape[0] // size) for tensor in tensors]  # of each part, but for the last
+    length = max(each * tensor.shape[1] for each, tensor in zip(rows, tensors, strict=True))
+
+    def exchange(parts: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Send each rank its parts; the parts from each rank."""
+        given = parts[0][0].new_zeros(size, len(shares[0]), length)
+        for to, own in enumerate(parts):
+            for place, part in enumerate(own):
+                given[to, place, : part.numel()] = part.reshape(-1)
+        got = torch.empty_like(given)
+        dist.all_to_all_single(got, given, group=group)
+        return got
+
+    got, whole = exchange([[tensors[index].to_local() for index in share] for share in shares]), list[Tensor]()
+    for place, index in enumerate(shares[rank]):
+        count, width = tensors[index].shape
+        whole.append(got[:, place, : rows[index] * width].reshape(-1, width)[:count])
+    made, own = work(whole), list(zip(range(len(whole)), shares[rank], strict=True))
+    back = exchange(
+        [[made[place][to * rows[index] : (to + 1) * rows[index]] for place, index in own] for to in range(size)]
+    )
+    found = []
+    for index, tensor in enumerate(tensors):
+        part = tensor.to_local()
+        found.append(back[index % size, index // size, : part.numel()].view(part.shape))
+    return found
 
 
 def gather_on_first(tensor: Tensor) -> Tensor | None:

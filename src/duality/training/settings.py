@@ -11,14 +11,19 @@ blocks up to 32 MiB, the most it allows. Numbers do not change. Elsewhere it doe
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch.utils._triton import has_triton
 
 from duality.noise import check_seed
 from duality.ranks import job
+from duality.training import Precision
+from duality.training.precision import dtype_on
 
 OptimizerName = Literal["adamw", "muon"]
 Strategy = Literal["auto", "ddp", "fsdp"]
@@ -32,9 +37,11 @@ _MOST_KEPT = 2**31 - 1  # bytes at the end of the heap
 class Training:
     """How a recipe is optimised; defaults are the paper's.
 
+    ``precision`` is what the network computes in (``training.precision``); a run keeps what "auto" meant when it began.
     ``recompute`` and ``compile`` change how a step is computed, not its result (but for rounding): the first saves
     memory by computing each block again in the backward pass, the second compiles the blocks with ``torch.compile``
-    (``Network.prepare``). ``optimizer`` "muon" trains the matrices of attention and MLP with Muon (``training.muon``).
+    (``Network.prepare``); "auto" compiles for a GPU, if Triton and the C compiler that it needs are there.
+    ``optimizer`` "muon" trains the matrices of attention and MLP with Muon (``training.muon``).
     ``phase_steps`` divides the phases of a method as for that many steps, the last one going on to ``steps``: a run
     that was trained longer has it, so that a phase that had ended does not begin again. 0 leaves the last one alone.
     ``checkpoint`` "sharded" lets every rank of a job write its part of the weights (``training.parallel``), for models
@@ -58,9 +65,9 @@ class Training:
     ema: float = 0.9999
     label_dropout: float = 0.1
     seed: int = 1
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     recompute: bool = False
-    compile: bool = False
+    compile: Literal["auto"] | bool = "auto"
     log_every: int = 100
     eval_every: int = 10_000
     save_every: int = 10_000
@@ -108,11 +115,15 @@ class Training:
         return self.learning_rate * warm * cool
 
     def dtype_on(self, device: torch.device) -> torch.dtype:
-        """bfloat16 where the device computes in it (a GPU), float32 elsewhere: on a CPU it is many times slower."""
-        if self.precision == "auto":
-            native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-            return torch.bfloat16 if native else torch.float32
-        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+        """The type of the factors of a product on a device (``training.precision``)."""
+        return dtype_on(self.precision, device)
+
+    def compiles_on(self, device: torch.device) -> bool:
+        """Whether the blocks are compiled for a device."""
+        if self.compile == "auto":
+            compilers = filter(None, (os.environ.get("CC"), "gcc", "clang", "cc"))
+            return device.type == "cuda" and has_triton() and any(map(shutil.which, compilers))
+        return self.compile
 
     def of_all_weights(self) -> Training:
         """The settings without adapters and without frozen parts."""

@@ -34,6 +34,7 @@ from duality.papers.duo import Entry, read_entries
 from duality.protocols import Tail
 from duality.registry import suggestion
 from duality.runs.requests import RoundChanges
+from duality.training import Precision
 
 RULE = (
     "The 95 % interval of the difference decides: it excludes zero in the claimed direction (shows), it excludes zero "
@@ -93,6 +94,7 @@ class Domain:
     many: int = 128
     sequences: int = 512
     draws: int = 120
+    precision: Precision = "auto"
     without: tuple[str, ...] = ()
 
     def seeds(self, key: str) -> range:
@@ -196,10 +198,12 @@ def read_domains(
     names: tuple[str, ...] = (),
     base_seeds: int | None = None,
     judge: str | None = None,
+    precision: Precision = "auto",
 ) -> tuple[Domain, ...]:
     """The domains of a budget; ``seeds`` replaces all its numbers of seeds, ``base_seeds`` that of sampled models.
 
-    ``names`` are the domains that are wanted (none: all); ``judge`` is another one than the default.
+    ``names`` are the domains that are wanted (none: all); ``judge`` is another one than the default. ``precision`` is
+    what models are trained and used in.
     """
     for field, value in (("seeds", seeds), ("base_seeds", base_seeds)):
         if value is not None and value < 1:
@@ -223,7 +227,7 @@ def read_domains(
             models[key] = replace(models[key], changes=(*short, *models[key].changes))
         bases, students, runs = numbers if seeds is None else (seeds,) * 3
         entry |= {"bases": base_seeds or bases, "students": students, "short": runs}
-        chosen.append(Domain(name=name, models=models, judge=usual and (judge or usual), **entry))
+        chosen.append(Domain(name=name, models=models, judge=usual and (judge or usual), precision=precision, **entry))
     if judge is not None and all(domain.judge is None for domain in chosen):
         raise ValueError(f"--judge {judge}: no samples are judged here; it is for prose, which --budget full has")
     return tuple(chosen)

@@ -94,6 +94,7 @@ class Evidence:
                 sampler=arm.sampler,
                 tail=arm.tail,
                 temperature=temperature,
+                precision="float32" if domain.precision == "auto" else domain.precision,  # on a CPU
             )
             for temperature in domain.temperatures
         ]

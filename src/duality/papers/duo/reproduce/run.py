@@ -63,7 +63,7 @@ def _train(kept: Evidence, key: str, seed: int, unit: float, report: Reporter, a
     domain, objectives = kept.domain, kept.objectives(key)
     likelihood = any(arm.model == key for arm in kept.arms("likelihoods"))
     for kind, wanted, measure in (
-        ("likelihoods", likelihood, partial(_measure_likelihood, folder, domain.sequences)),
+        ("likelihoods", likelihood, partial(_measure_likelihood, folder, domain)),
         ("variances", objectives, partial(_measure_variances, folder, objectives, domain.draws)),
     ):
         path = kept.path(kind, key, seed)
@@ -79,7 +79,8 @@ def _plan(kept: Evidence, key: str, seed: int) -> TrainingPlan:
         base = kept.path("runs", model.base, kept.domain.base_seed(seed))
         wanted = plan_distillation(DistillRequest(base, model.method, model.rounds, folder, seed=seed))
     else:
-        wanted = TrainingPlan(duality.recipe(model.recipe, (f"training.seed={seed}", *model.changes)), folder)
+        own = (f"training.seed={seed}", f"training.precision={kept.domain.precision}", *model.changes)
+        wanted = TrainingPlan(duality.recipe(model.recipe, own), folder)
     if not exists(folder):
         return wanted
     held = read_recipe(folder)
@@ -92,10 +93,10 @@ def _plan(kept: Evidence, key: str, seed: int) -> TrainingPlan:
     return TrainingPlan(held, folder, True, wanted.source)
 
 
-def _measure_likelihood(folder: Path, limit: int) -> dict[str, object]:
+def _measure_likelihood(folder: Path, domain: Domain) -> dict[str, object]:
     """Nats per token of held-out text."""
-    model = duality.load(folder, device="cpu")
-    found = model.likelihood(sequences_of_run(model, folder), num_draws=4, limit=limit)
+    model = duality.load(folder, device="cpu", precision=domain.precision)
+    found = model.likelihood(sequences_of_run(model, folder), num_draws=4, limit=domain.sequences)
     return {"nats": found.nats_per_token, "stderr": found.stderr, "kind": found.kind, "tokens": found.num_tokens}
 
 
@@ -120,7 +121,7 @@ def _write(out: Path, cases: Sequence[Case], domain: Domain, unit: float, report
     run = cases[0].run
     scorers = find_scorers(() if domain.scorer is None else (domain.scorer,), run, report)
     judge = None if domain.judge is None else find_judge(domain.judge, "cpu", silent)
-    sweep = Sweep(out, RunSampler("cpu", report, _BATCH), silent, judge, None, scorers)
+    sweep = Sweep(out, RunSampler("cpu", report, _BATCH, domain.precision), silent, judge, None, scorers)
     report(f"sampling {run.name}, {len(cases)} settings")
     sweep.measure(cases, lambda count: advance(count * unit))
 
