@@ -298,12 +298,12 @@ def join_job() -> Iterator[Job]:
     from torch._C._distributed_c10d import PrefixStore
 
     gpu = torch.cuda.is_available()
-    if gpu:
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+    device = torch.device("cuda", place.local_rank % torch.cuda.device_count()) if gpu else None
+    if device is not None:
+        torch.cuda.set_device(device)
     store = PrefixStore(f"duality-{place.restarts}", _meet(place))  # what was said before a restart does not count
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=place.rank, world_size=place.size
-    )
+    backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, device_id=device)
     try:
         messages, saving = (dist.new_group(backend="gloo", timeout=timedelta(days=_DAYS_OF_PATIENCE)) for _ in range(2))
         _job, _connected = place, _Connection(store, messages, saving, [])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import socket
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from duality.networks.dit import DiT, DiTNetwork
+from duality.ranks import join_job
+from duality.training import Precision
 from duality.training.checkpoint import save
 from duality.training.loop import TrainState
 from duality.training.muon import Muon, _orthogonal
+from duality.training.parallel import SINGLE, Layout, gather, put
+from duality.training.precision import computing
 from duality.training.settings import Training
 
 T = TypeVar("T", bound=nn.Module)
@@ -91,3 +99,79 @@ def test_a_restored_state_continues_bit_for_bit(tmp_path: Path) -> None:
 def test_a_network_without_matrices_is_refused() -> None:
     with pytest.raises(ValueError, match=r"hidden_matrices.*use adamw"):
         TrainState.fresh(nn.Linear(3, 3), Training(optimizer="muon"))
+
+
+# --- several processes
+
+RANKS = 3
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+CPU = torch.device("cpu")
+
+
+def odd_network() -> DiTNetwork:
+    """Five blocks of width 32: neither the matrices nor the rows of one are as many on each of three ranks."""
+    torch.manual_seed(0)
+    return DiT(width=32, depth=5, heads=2, time_width=8, dropout=0.0).build(11)
+
+
+def steps_of(layout: Layout, precision: Precision) -> tuple[list[torch.Tensor], list[int]]:
+    """The matrices after two steps, whole; how many matrices this rank made orthogonal in each."""
+    model, worked = odd_network(), list[int]()
+    layout.wrap(model, None)
+    optimizer = Muon(model, lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)
+
+    def count(given: torch.Tensor) -> torch.Tensor:
+        worked.append(len(given))
+        return _orthogonal(given)
+
+    with pytest.MonkeyPatch.context() as patch, computing(precision, CPU):
+        patch.setattr("duality.training.muon._orthogonal", count)
+        for step in range(2):
+            for parameter, like in zip(
+                model.parameters(), with_gradients(odd_network(), step).parameters(), strict=True
+            ):
+                assert like.grad is not None
+                parameter.grad = torch.zeros_like(parameter)
+                put(parameter.grad, like.grad)
+            optimizer.step()
+    assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
+    return [gather(each.detach()).clone() for each in model.hidden_matrices()], worked
+
+
+def rank_of_job(rank: int, port: int, results: Any) -> None:
+    """One process: the matrices under every strategy, in every precision."""
+    about = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in about.items()})
+    torch.set_num_threads(1)
+    with join_job():
+        mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("shard",))
+        for name, layout in (("ddp", Layout("ddp")), ("fsdp", Layout("fsdp", mesh))):
+            for precision in PRECISIONS:
+                made, worked = steps_of(layout, precision)
+                results.put((rank, name, precision, [each.numpy() for each in made], worked))
+
+
+@pytest.mark.slow
+def test_ranks_divide_the_work_and_have_the_directions_of_a_single_process() -> None:
+    """Rounding aside: a product of several matrices need not have the digits of a product of one."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    ranks = [context.Process(target=rank_of_job, args=(rank, port, results)) for rank in range(RANKS)]
+    for process in ranks:
+        process.start()
+    got = [results.get(timeout=120) for _ in range(RANKS * 2 * len(PRECISIONS))]
+    for process in ranks:
+        process.join()
+    for precision in PRECISIONS:
+        single, alone = steps_of(SINGLE, precision)
+        for layout in ("ddp", "fsdp"):
+            same = [(made, worked) for _, *how, made, worked in got if how == [layout, precision]]
+            assert len(same) == RANKS
+            for place, expected in enumerate(single):
+                first, *others = (torch.from_numpy(made[place]) for made, _ in same)
+                assert all(torch.equal(each, first) for each in others)
+                assert torch.allclose(first, expected, atol=1e-6 if precision == "float32" else 3e-4)
+            assert all(sum(worked) <= -(-sum(alone) // RANKS) + len(alone) for _, worked in same)

@@ -6,23 +6,26 @@ has the size that AdamW's would have (a root mean square of 0.2), so that one le
 of a laptop it reaches the same likelihood in fewer steps than AdamW alone (docs/results.md).
 
 Why not ``torch.optim.Muon``: it computes in bfloat16 one matrix at a time, which on a CPU without bfloat16 units takes
-as long as the rest of a training step; here all matrices of one shape are computed at once, in their own precision.
+as long as the rest of a training step; here all matrices of one shape are computed at once, in the precision of the
+training (``take_step``): a GPU computes the directions in bfloat16.
 
-A matrix that is divided over ranks (FSDP) is put together for its direction, one shape at a time.
+In a job every rank computes the directions of some matrices, and the ranks exchange them (``parallel.divide_work``),
+one shape at a time.
 
-What must hold: one step agrees with ``torch.optim.Muon`` up to the rounding of bfloat16; the state of every parameter
-is in ``state``, by parameter, so that a checkpoint holds all of it.
+What must hold: one step agrees with ``torch.optim.Muon`` up to the rounding of bfloat16; all ranks have the same
+directions, which are those of a single process; the state of every parameter is float32 and in ``state``, by parameter,
+so that a checkpoint holds all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from duality.training.parallel import gather, local_part, rows_here
+from duality.training.parallel import divide_work, local_part
 
 MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.775, 2.0315)  # of the quintic iteration, by its authors
@@ -55,6 +58,13 @@ def _orthogonal(matrices: Tensor) -> Tensor:
     return x
 
 
+def _directions(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """The nearest semi-orthogonal matrices; all have the same two sizes, in either order."""
+    wide = [each if each.shape[0] <= each.shape[1] else each.T for each in matrices]
+    found = _orthogonal(torch.stack(wide))
+    return [each if like.shape[0] <= like.shape[1] else each.T for each, like in zip(found, matrices, strict=True)]
+
+
 class Muon(torch.optim.Optimizer):
     """Muon for the hidden matrices of a model, AdamW for the rest."""
 
@@ -80,15 +90,12 @@ class Muon(torch.optim.Optimizer):
             if matrix.grad is not None:
                 shapes.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
         for alike in shapes.values():
-            momenta = (gather(self._momentum(matrix)) for matrix in alike)
-            wide = [each if each.shape[0] <= each.shape[1] else each.T for each in momenta]
-            directions = _orthogonal(torch.stack(wide))
+            directions = divide_work(_directions, [self._momentum(matrix) for matrix in alike])
             for matrix, direction in zip(alike, directions, strict=True):
                 size = _RMS * max(matrix.shape) ** 0.5
-                update = (direction if matrix.shape[0] <= matrix.shape[1] else direction.T)[rows_here(matrix)]
                 own = local_part(matrix)
                 own.mul_(1 - group["lr"] * group["weight_decay"])
-                own.add_(update, alpha=-group["lr"] * size)
+                own.add_(direction, alpha=-group["lr"] * size)
 
     def _momentum(self, matrix: nn.Parameter) -> Tensor:
         """The gradient, moved towards its running mean (Nesterov)."""
