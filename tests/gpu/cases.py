@@ -43,8 +43,10 @@ from duality.samplers import SAMPLERS
 from duality.samplers.choice import grid_named, sampler_named
 from duality.samplers.generate import generate
 from duality.tokenizers.tokenizer import ByteTokenizer
+from duality.training import Precision
 from duality.training.distillation import DCD, SDTT
 from duality.training.loop import StepRecord, TrainState, take_step
+from duality.training.precision import computing
 from duality.training.settings import Training
 
 Waits = Counter[str]
@@ -110,6 +112,8 @@ TRAINING: dict[str, Case] = {name: _training(METHODS[name]()) for name in METHOD
     "SDTT": _training(MDLM(), distillation=SDTT(round_steps=100)),
     "SDTT, DiffusionBERT": _training(DiffusionBERT(), distillation=SDTT(round_steps=100)),
     "Muon": _training(Duo(), 1, optimizer="muon"),
+    "float32": _training(Duo(), 1, optimizer="muon", precision="float32"),
+    "TensorFloat-32": _training(Duo(), 1, precision="tf32"),
     "recompute": _training(Duo(), 1, recompute=True),
     "no clipping": _training(Duo(), 1, clip=0.0),
     "adapters": _training(Duo(), 1, lora=2),
@@ -128,6 +132,7 @@ def _sampling(
     *,
     sampler: str | None = None,
     labels: int = 0,
+    precision: Precision = "float32",
     **how: Any,
 ) -> Case:
     """One step, on average, of the further steps that a longer grid has."""
@@ -145,7 +150,7 @@ def _sampling(
         def write(factor: int) -> Waits:
             steps = own.steps(LENGTH) * factor if isinstance(method, AR) or own.steps(LENGTH, 1) > 1 else 4 * factor
             length = steps if isinstance(method, AR) else LENGTH
-            with gpu.record_waits() as waits:
+            with gpu.record_waits() as waits, computing(precision, torch.device("cuda")):
                 denoiser = with_memo(wrap(model))
                 generate(denoiser, method.sampling_schedule(), own, length=length, steps=steps, **options)
             return Counter({**waits, "steps": steps})
@@ -205,6 +210,7 @@ SAMPLING: dict[str, Case] = {name: _sampling(METHODS[name]()) for name in METHOD
         for method in (Duo(), MDLM(), DiffusionBERT())
         for name, wrap in _WRAPPED.items()
     },
+    **{f"{name}, bfloat16": _sampling(METHODS[name](), precision="bfloat16") for name in METHODS},
     "SEDD, uniform": _sampling(SEDD("uniform")),
     "SEDD, infill": _sampling(SEDD(), _clamped_score("absorbing")),
     "SEDD, uniform, infill": _sampling(SEDD("uniform"), _clamped_score("uniform")),

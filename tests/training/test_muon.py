@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 
 from duality.networks.dit import DiT, DiTNetwork
 from duality.ranks import join_job
@@ -20,7 +21,7 @@ from duality.training.checkpoint import save
 from duality.training.loop import TrainState
 from duality.training.muon import Muon, _orthogonal
 from duality.training.parallel import SINGLE, Layout, gather, put
-from duality.training.precision import computing
+from duality.training.precision import computing, dtype_on
 from duality.training.settings import Training
 
 T = TypeVar("T", bound=nn.Module)
@@ -138,6 +139,17 @@ def steps_of(layout: Layout, precision: Precision) -> tuple[list[torch.Tensor], 
     return [gather(each.detach()).clone() for each in model.hidden_matrices()], worked
 
 
+def types_sent(layout: Layout, factors: torch.dtype) -> list[str]:
+    """The types of a block's weights where they lie and where they are put together, and of the head's."""
+    model = odd_network()
+    layout.wrap(model, None, factors)
+    block, weight = model.blocks[0], "qkv.weight"
+    assert isinstance(block, FSDPModule)
+    lies = block.get_parameter(weight).dtype
+    block.unshard()
+    return [str(each) for each in (lies, block.get_parameter(weight).dtype, model.head.weight.dtype)]
+
+
 def rank_of_job(rank: int, port: int, results: Any) -> None:
     """One process: the matrices under every strategy, in every precision."""
     about = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -149,6 +161,8 @@ def rank_of_job(rank: int, port: int, results: Any) -> None:
             for precision in PRECISIONS:
                 made, worked = steps_of(layout, precision)
                 results.put((rank, name, precision, [each.numpy() for each in made], worked))
+        for precision in PRECISIONS:
+            results.put((rank, "sent", precision, types_sent(Layout("fsdp", mesh), dtype_on(precision, CPU)), []))
 
 
 @pytest.mark.slow
@@ -162,7 +176,7 @@ def test_ranks_divide_the_work_and_have_the_directions_of_a_single_process() -> 
     ranks = [context.Process(target=rank_of_job, args=(rank, port, results)) for rank in range(RANKS)]
     for process in ranks:
         process.start()
-    got = [results.get(timeout=120) for _ in range(RANKS * 2 * len(PRECISIONS))]
+    got = [results.get(timeout=120) for _ in range(RANKS * 3 * len(PRECISIONS))]
     for process in ranks:
         process.join()
     for precision in PRECISIONS:
@@ -175,3 +189,5 @@ def test_ranks_divide_the_work_and_have_the_directions_of_a_single_process() -> 
                 assert all(torch.equal(each, first) for each in others)
                 assert torch.allclose(first, expected, atol=1e-6 if precision == "float32" else 3e-4)
             assert all(sum(worked) <= -(-sum(alone) // RANKS) + len(alone) for _, worked in same)
+        types = [found for _, *how, found, _ in got if how == ["sent", precision]]
+        assert types == [["torch.float32", f"torch.{precision}", "torch.float32"]] * RANKS

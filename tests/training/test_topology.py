@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import jobs
 
+from duality import ranks
 from duality.cli.main import main
 from duality.models.model import load
 from duality.ranks import Job
@@ -85,6 +86,34 @@ def assert_same(found: Path, expected: Path, steps: int = STEPS, rounding: float
     for (_, loss, norm), (_, other, other_norm) in zip(ours, theirs, strict=True):
         assert loss == pytest.approx(other, rel=rounding * 2e-6, abs=1e-7)
         assert norm == pytest.approx(other_norm, rel=rounding * 2e-4, abs=1e-5)
+
+
+class _Met(Exception):
+    """The processes would be connected here."""
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0, None), (4, torch.device("cuda", 2))])
+def test_a_rank_says_which_gpu_is_its_own(
+    gpus: int, expected: torch.device | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL connects at once then, instead of guessing at the first message. Simulated: there is no GPU here."""
+    given: dict[str, object] = {}
+
+    def connect(backend: str, **about: object) -> None:
+        given.update(about, backend=backend)
+        raise _Met
+
+    for name, value in {"RANK": 6, "WORLD_SIZE": 8, "LOCAL_RANK": 6, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: given.update(own=device))
+    monkeypatch.setattr(ranks, "_meet", lambda place: torch.distributed.HashStore())
+    monkeypatch.setattr(torch.distributed, "init_process_group", connect)
+    with pytest.raises(_Met), ranks.join_job():
+        pass
+    assert given["device_id"] == given.get("own") == expected
+    assert given["backend"] == ("cpu:gloo,cuda:nccl" if gpus else "gloo")
 
 
 @pytest.mark.slow
