@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import jobs
+from torch._C._distributed_c10d import HashStore
 
 from duality import ranks
 from duality.cli.main import main
@@ -108,7 +109,7 @@ def test_a_rank_says_which_gpu_is_its_own(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: given.update(own=device))
-    monkeypatch.setattr(ranks, "_meet", lambda place: torch.distributed.HashStore())
+    monkeypatch.setattr(ranks, "_meet", lambda place: HashStore())
     monkeypatch.setattr(torch.distributed, "init_process_group", connect)
     with pytest.raises(_Met), ranks.join_job():
         pass
