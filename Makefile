@@ -8,7 +8,8 @@
 #                        minutes)
 #   make docs            the documentation as a site: build/site/index.html
 #   make dist            a wheel and an sdist in dist/, each installed into a fresh environment and tried
-# And make browser, which installs Chromium for the tests of the studio's page, where it may.
+# And make test-gpu, which installs triton and tries the kernels of a GPU without one, in its interpreter and compiler (three
+# minutes), and make browser, which installs Chromium for the tests of the studio's page, where it may.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
@@ -19,7 +20,7 @@ FAST := tests/diffusion tests/fused tests/denoisers/test_composition.py tests/ob
 export OMP_WAIT_POLICY ?= passive
 export GOMP_SPINCOUNT ?= 10000
 
-.PHONY: demo demo-molecules test test-fast bench docs dist browser lint types tests format clean
+.PHONY: demo demo-molecules test test-fast test-gpu bench docs dist browser lint types tests format clean
 
 demo: .venv/installed
 	$(BIN)/duality train duo-laptop --out $(RUN) --resume
@@ -39,6 +40,11 @@ test: lint types tests
 
 test-fast: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(FAST)
+
+# The interpreter and the compiler cannot be in one process.
+test-gpu: .venv/gpu
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/gpu/test_interpreted_*.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/gpu
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png
@@ -88,6 +94,10 @@ format: .venv/installed
 # What the tests and the documentation need beside it, and the demos do not.
 .venv/complete: .venv/installed
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[hf,lora,tensorboard,wandb,studio,docs,notebook]'
+	touch $@
+
+.venv/gpu: .venv/installed
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu]'
 	touch $@
 
 clean:

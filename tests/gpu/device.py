@@ -190,6 +190,8 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
         name: torch.device("cpu") if name == "device" and value is not None else value for name, value in kwargs.items()
     }
     given = {name: value for name, value in given.items() if name != "pin_memory"}
+    if func is aten.mm.dtype:  # a CPU has no product that is more precise than its factors
+        func, args = aten.mm.default, tuple(each.to(args[2]) for each in args[:2])
     made = func(*_each(_numbers, args), **{name: _each(_numbers, value) for name, value in given.items()})
     if not on_gpu:
         return made

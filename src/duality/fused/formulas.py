@@ -74,9 +74,9 @@ class Formula:
         """The same with one number for each of the (B, L) tokens, flat; ``certain`` as in ``LazyLogits.as_logits``."""
         return self._each(lambda value: value.expand(shape).reshape(-1), lambda target: target.as_logits(certain))
 
-    def with_buffer(self: F_, rows: int) -> F_:
-        """The same with a buffer for ``rows`` rows of each target."""
-        return self._each(lambda value: value, lambda target: target.with_buffer(rows))
+    def with_buffer(self: F_, rows: int, lower: bool = False) -> F_:
+        """The same with a buffer for ``rows`` rows of each target, see ``LazyLogits.with_buffer``."""
+        return self._each(lambda value: value, lambda target: target.with_buffer(rows, lower))
 
     def at(self: F_, rows: Tensor | slice) -> F_:
         """The same for these tokens only; a target is projected for them."""

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from duality.devices import finite, positions, static_shapes
 from duality.diffusion.draws import block_rows
+from duality.fused.head import HeadProduct
 from duality.protocols import AnyDenoiser, Denoiser, Dropout, Labels, Latent, Score, Valid
 
 A = TypeVar("A", bound="LazyLogits")
@@ -49,14 +50,15 @@ def at_least_float32(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def chunk_rows(num_states: int, device: torch.device, learning: bool = False) -> int:
+def chunk_rows(num_states: int, device: torch.device, learning: bool = False, lower: bool = False) -> int:
     """How many rows to project at most at a time: enough for an efficient product, far fewer than a batch has.
 
     On a CPU the head's weights are read from memory once for each chunk, however many rows it has: 256 are worth that.
-    Without activations that are kept for a backward pass there is memory for more. On other devices, a gigabyte.
+    Without activations that are kept for a backward pass there is memory for more. On other devices, a gigabyte; two in
+    bfloat16 (``lower``), where nothing else of that size is needed: a batch of 64 x 1024 is then four products.
     """
     if device.type != "cpu":
-        return max((1 << 28) // num_states, 1)
+        return max((1 << (30 if lower else 28)) // num_states, 1)
     return max(256 if learning else 420, min((6 << 20) // num_states, 4096))
 
 
@@ -79,6 +81,7 @@ class LazyLogits:
     num_states: int
     buffer: Tensor | None = field(default=None, kw_only=True)
     """Memory for a chunk of logits, see ``with_buffer``."""
+    product: HeadProduct | None = field(default=None, kw_only=True)
 
     @property
     def positions(self) -> int:
@@ -95,25 +98,33 @@ class LazyLogits:
             logits = at_least_float32(vectors[:, : self.num_outputs])
             # a slice is a view of the vectors
             return logits.clone() if isinstance(rows, slice) else logits
+        if self.product is not None and not torch.is_grad_enabled():
+            logits = self.product.project(vectors)
+            return logits if self.product.lower else at_least_float32(logits)
         weight, bias = self.head.weight[: self.num_outputs], self.head.bias[: self.num_outputs]
         if self.buffer is None or torch.is_grad_enabled():
             return at_least_float32(F.linear(vectors, weight, bias))
         logits = self.buffer[: len(vectors)]
-        step = _COLUMNS if logits.device.type == "cpu" else self.num_outputs
-        for start in range(0, self.num_outputs, step):
-            some = slice(start, start + step)
+        for start in range(0, self.num_outputs, _COLUMNS):
+            some = slice(start, start + _COLUMNS)
             torch.addmm(bias[some], vectors, weight[some].T, out=logits[:, some])
         return logits
 
-    def with_buffer(self: A, rows: int) -> A:
+    def with_buffer(self: A, rows: int, lower: bool = False) -> A:
         """The same with a buffer for up to ``rows`` rows of logits; a chunk is overwritten by the next one.
 
-        The system takes large free blocks of memory back, and getting them again takes as long as filling them. A
-        network of lower precision gets no buffer: its logits are another tensor than its products.
+        The system takes large free blocks of memory back, and getting them again takes as long as filling them. On a
+        CPU, a network of lower precision gets no buffer: its logits are another tensor than its products. On other
+        devices, and with ``lower``, the head is prepared with it: once for all chunks.
         """
         dtype, device = self.vectors.dtype, self.vectors.device
-        lower = at_least_float32(self.vectors[:0]).dtype != dtype
-        if self.head is None or lower or torch.is_autocast_enabled(device.type):
+        if self.head is None:
+            return self
+        if lower or device.type != "cpu":
+            if torch.is_autocast_enabled(device.type):
+                dtype = torch.get_autocast_dtype(device.type)
+            return replace(self, product=HeadProduct.of(self.head, self.num_outputs, dtype, rows, lower))
+        if at_least_float32(self.vectors[:0]).dtype != dtype or torch.is_autocast_enabled(device.type):
             return self
         return replace(self, buffer=torch.empty(rows, self.num_outputs, dtype=dtype, device=device))
 
@@ -122,10 +133,10 @@ class LazyLogits:
         with torch.no_grad():
             return self.project(rows)
 
-    def in_chunks(self: A, rows: Tensor, learning: bool = False) -> tuple[A, tuple[Tensor, ...]]:
+    def in_chunks(self: A, rows: Tensor, learning: bool = False, lower: bool = False) -> tuple[A, tuple[Tensor, ...]]:
         """The same with a buffer for a chunk, and ``rows`` in such chunks."""
-        chunks = _even_chunks(rows, chunk_rows(self.num_outputs, rows.device, learning))
-        return (self.with_buffer(len(chunks[0])) if chunks else self), chunks
+        chunks = _even_chunks(rows, chunk_rows(self.num_outputs, rows.device, learning, lower))
+        return (self.with_buffer(len(chunks[0]), lower) if chunks else self), chunks
 
     def put(self: A, rows: Tensor, other: A) -> A:
         """The same with ``rows`` (flat positions) taken from ``other``, which has as many rows."""
@@ -259,6 +270,7 @@ class Ratios(LazyLogits):
         with torch.no_grad():
             logits = self.project(rows)
             if self.offset is not None:
+                logits = at_least_float32(logits)
                 logits += self.offset.to(logits.dtype)[rows // self.z.shape[1], None]
             logits.scatter_(-1, self.z.flatten()[rows, None], 0.0)
             for transform in self.transforms:

@@ -13,13 +13,17 @@ What must hold: ``fused_loss`` equals the plain formula of the materialised logi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from duality.diffusion.draws import block_rows
+from duality.fused.head import HeadProduct
 from duality.fused.lazy import LazyLogits, at_least_float32
+from duality.fused.row_readers import RowReader, find_reader
 from duality.protocols import Loss
 
 if TYPE_CHECKING:
@@ -65,21 +69,24 @@ class _Gradients:
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
 
-    def add(self, rows: Tensor, slopes: Tensor) -> None:
-        """``slopes``: the gradient with respect to the logits of ``rows``."""
+    def add(self, rows: Tensor, slopes: Tensor, product: HeadProduct | None, sums: Tensor | None) -> None:
+        """``slopes``: the gradient with respect to the logits of ``rows``; ``sums``: parts of its sum over these."""
         if self.head is None:
             self.vectors[rows] = slopes.to(self.vectors.dtype)
-            return
+        elif product is None:
+            self._add_slopes(self.head, rows, slopes)
+        else:
+            self._add_padded(self.head, rows, slopes, product, sums)
+
+    def _add_slopes(self, head: nn.Linear, rows: Tensor, slopes: Tensor) -> None:
         low, seen = slopes.to(self.flat.dtype), self.flat[rows]
-        self.vectors[rows] = torch.mm(low, self.head.weight[: self.num_outputs]).to(self.vectors.dtype)
-        if not self.head.weight.requires_grad:
+        self.vectors[rows] = torch.mm(low, head.weight[: self.num_outputs]).to(self.vectors.dtype)
+        if not head.weight.requires_grad:
             return
         if self.weight is None or self.bias is None:
             # the first product is written, not added to zeros, which would have to be written before
-            dtype = at_least_float32(self.head.weight[:0]).dtype
-            self.weight, self.bias = (
-                torch.empty_like(each, dtype=dtype) for each in (self.head.weight, self.head.bias)
-            )
+            dtype = at_least_float32(head.weight[:0]).dtype
+            self.weight, self.bias = (torch.empty_like(each, dtype=dtype) for each in (head.weight, head.bias))
             self.weight[self.num_outputs :], self.bias[self.num_outputs :], kept = 0.0, 0.0, 0
         else:
             kept = 1
@@ -90,14 +97,42 @@ class _Gradients:
             weight.copy_(torch.mm(low.T, seen) + (weight if kept else 0))
         bias.copy_(slopes.sum(0) + (bias if kept else 0))
 
+    def _add_padded(
+        self, head: nn.Linear, rows: Tensor, slopes: Tensor, product: HeadProduct, sums: Tensor | None
+    ) -> None:
+        low = product.logits[: len(rows)]
+        if not product.lower or slopes.dtype != low.dtype:  # elsewhere than in the memory of the product
+            low[:, : self.num_outputs] = slopes
+        seen = self.flat[rows].to(low.dtype)
+        self.vectors[rows] = torch.mm(low, product.weight).to(self.vectors.dtype)
+        if not head.weight.requires_grad:
+            return
+        weight = _multiply(low.T, seen)[: len(head.weight)]
+        bias = (slopes if sums is None else sums).sum(0, dtype=weight.dtype)
+        bias = F.pad(bias, (0, len(head.bias) - len(bias)))
+        self.weight, self.bias = (
+            new if old is None else old.add_(new) for old, new in ((self.weight, weight), (self.bias, bias))
+        )
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    """The product, in float32 at least; of two of bfloat16 without rounding it to bfloat16 where the device can."""
+    if a.device.type == "cuda" and torch.version.hip is None and a.dtype == torch.bfloat16:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return at_least_float32(torch.mm(a, b))
+
 
 def _read(lazy: LazyLogits, formula: Formula, rows: Tensor, gradients: _Gradients | None) -> Tensor:
     """Nats of all positions, 0 where nothing is read; ``gradients`` is added to."""
     nats = torch.zeros(lazy.positions, dtype=torch.float64, device=rows.device)
-    reader, chunks = lazy.in_chunks(rows, learning=gradients is not None)
-    others = formula.with_buffer(len(chunks[0])) if chunks else formula
+    fast = find_reader(lazy, formula)
+    chunked, chunks = lazy.in_chunks(rows, learning=gradients is not None, lower=fast is not None)
+    others = formula.with_buffer(len(chunks[0]), lower=fast is not None) if chunks else formula
     for part in chunks:
-        nats[part] = _read_chunk(reader, others.at(part), part, gradients)
+        if fast is None:
+            nats[part] = _read_chunk(chunked, others.at(part), part, gradients)
+        else:
+            nats[part] = _read_chunk_fast(fast, chunked, others.at(part), part, gradients)
     return nats
 
 
@@ -110,14 +145,35 @@ def _read_chunk(lazy: LazyLogits, formula: Formula, rows: Tensor, gradients: _Gr
     numbers = [torch.cat(each).double() for each in zip(*(read for read, _ in reads))]
     if gradients is None:
         return formula.nats(*numbers)
+    nats, slopes = _differentiate(formula, numbers)
+    for block, (_, pull) in zip(blocks, reads):
+        pull(*(slope[block, None].to(logits.dtype) for slope in slopes))
+    gradients.add(rows, logits, lazy.product, None)
+    return nats
+
+
+def _read_chunk_fast(
+    read: RowReader, lazy: LazyLogits, formula: Formula, rows: Tensor, gradients: _Gradients | None
+) -> Tensor:
+    """The same by kernels, which need no blocks and no more precise logits."""
+    logits = lazy.logits(rows)
+    trains_head = lazy.head is not None and lazy.head.weight.requires_grad
+    numbers, pull = read(formula, logits, trains_head)
+    if gradients is None:
+        return formula.nats(*numbers)
+    nats, slopes = _differentiate(formula, numbers)
+    sums = pull(*slopes)
+    gradients.add(rows, logits, lazy.product, sums)
+    return nats
+
+
+def _differentiate(formula: Formula, numbers: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Nats, and the derivatives of their sum with respect to the numbers."""
     with torch.enable_grad():
         leaves = [number.requires_grad_() for number in numbers]
         nats = formula.nats(*leaves)
         slopes = torch.autograd.grad(nats.sum(), leaves, materialize_grads=True)
-    for block, (_, pull) in zip(blocks, reads):
-        pull(*(slope[block, None].to(logits.dtype) for slope in slopes))
-    gradients.add(rows, logits)
-    return nats.detach()
+    return nats.detach(), slopes
 
 
 class _Fused(torch.autograd.Function):
