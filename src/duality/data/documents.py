@@ -39,6 +39,8 @@ from pathlib import Path
 from duality.data import TEXT_COLUMN, readers
 from duality.data.detokenizers import DETOKENIZERS
 from duality.data.named import DATA_VARIABLE, HUB, Dataset, Part, PartName, datasets, fetch, shares_of, sources
+from duality.data.tales.corpus import NAME as TALES
+from duality.data.tales.corpus import Tales
 from duality.files import DocumentRule
 from duality.files.archives import Source
 from duality.files.atomic import check_file
@@ -96,16 +98,17 @@ class _File:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one corpus is: at a path, in the package of a source, or, a dataset with neither, on the hub."""
+    """Where one corpus is: at a path, in the package of a source, generated (tales), or, with none, on the hub."""
 
     path: Path | None = None
     dataset: Dataset | None = None
     source: Source | None = None
+    tales: Tales | None = None
 
     @property
     def on_hub(self) -> bool:
         """Whether it is a dataset of the hub."""
-        return self.path is None and self.source is None
+        return self.path is None and self.source is None and self.tales is None
 
     @property
     def dataset_in_parts(self) -> Dataset | None:
@@ -130,6 +133,8 @@ class Place:
                 authors = (path.name.partition("-")[0] if named and "-" in path.name else None for path in paths)
                 return [_File(path.name, path, author) for path, author in zip(paths, authors)]
             paths = dataset.files_in(paths[0].parent, part)
+        elif self.tales is not None:
+            paths = self.tales.dataset.files_in(self.tales.fetch(cache, progress), part)
         elif path is None:
             assert dataset is not None, "neither a path nor a source nor a dataset"
             there = dataset.fetch_splits(progress)
@@ -167,6 +172,9 @@ def locate(spec: CorpusSpec) -> list[Place]:
     name, path = str(spec), Path(spec).expanduser()
     if name.strip() and path.exists():
         return [Place(path)]
+    if name.partition(":")[0] == TALES:
+        tales = Tales.of(name)
+        return [Place(dataset=tales.dataset, tales=tales)]
     if mixed := shares_of(name):
         return locate(list(mixed))
     if name.startswith(HUB):
@@ -212,7 +220,7 @@ def identity(
             continue
         if place.dataset is not None:
             found.append([str(place.dataset), "part", str(part)])
-            if stream and place.on_hub:
+            if place.tales is not None or (stream and place.on_hub):
                 continue
         for file in place.files(part):
             status = file.path.stat()
