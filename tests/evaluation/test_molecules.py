@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("rdkit", reason="needs the extra molecules: pip install 'diffusion-duality[molecules]'")
 
 from duality.data.conversions import rdkit
-from duality.evaluation.molecules import Molecules, _canonical, _diversity, _uniqueness
+from duality.evaluation.molecules import Molecules, _canonical, _diversity
 from duality.evaluation.scorers import Drawing, Scorer, ScorerContext, find_scorer, score_texts, summary
 
 TEXTS = ["CCO", "OCC", "C1CC", "", "c1ccccc1", "not a molecule", "CC#N", "CC(N)=O"]
@@ -44,15 +44,16 @@ def test_canonical_texts() -> None:
 
 def test_the_measures_of_known_texts(capfd: pytest.CaptureFixture[str]) -> None:
     """Five are molecules, two of them the same; two of the five are in the training texts, one in another spelling."""
-    context = ScorerContext(lambda: ["OCC", "N", "no molecule"])
+    context = ScorerContext(lambda: ["OCC", "N", "no molecule"], held_out_texts=lambda: ["CCO", "C(#N)C", "c1ccccc1"])
     found = score_texts(find_scorer("molecules", context), TEXTS)
     values = {name: summary("", column) for name, column in found.items()}
-    assert list(found) == ["validity", "uniqueness", "novelty", "diversity"]
+    assert list(found) == ["validity", "coverage", "uniqueness", "novelty", "diversity"]
     assert found["validity"] == [1, 1, 0, 0, 1, 0, 1, 1]
     assert found["novelty"] == [0, 0, None, None, 1, None, 1, 1]
     assert values["uniqueness"].value == pytest.approx(4 / 5)
+    assert values["coverage"].value == pytest.approx(2 / 8)  # of the held-out molecules, one is a training text too
     assert {name: score.count for name, score in values.items()} == {
-        "validity": 8, "uniqueness": 5, "novelty": 5, "diversity": 5,
+        "validity": 8, "coverage": 8, "uniqueness": 5, "novelty": 5, "diversity": 5,
     }  # fmt: skip
     assert capfd.readouterr() == ("", "")  # RDKit's own messages are silent
 
@@ -100,24 +101,6 @@ def test_the_interval_of_the_diversity_is_its_spread() -> None:
         values.append(numbers.mean())
         errors.append(numbers.std() / math.sqrt(60))
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(values), rel=0.25)
-
-
-def test_the_interval_of_the_uniqueness_is_its_spread() -> None:
-    """400 draws from 4000 molecules of equal weight: about 19 pairs. Plain 1 / multiplicity is sqrt(2) too narrow."""
-    source = random.Random(0)
-    values, errors = [], []
-    for _ in range(400):
-        numbers = np.array(_uniqueness([str(source.randrange(4000)) for _ in range(400)]))
-        values.append(numbers.mean())
-        errors.append(numbers.std() / math.sqrt(400))
-    assert np.mean(values) == pytest.approx(4000 * (1 - (1 - 1 / 4000) ** 400) / 400, abs=0.002)
-    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(values), rel=0.12)
-
-
-def test_uniqueness_counts_different_molecules() -> None:
-    assert sum(_uniqueness(["a", "b", "a", "a", "c"])) / 5 == pytest.approx(3 / 5)
-    assert _uniqueness(["a", "b"]) == [1.0, 1.0]
-    assert _uniqueness([]) == []
 
 
 def test_training_texts_are_made_canonical_once() -> None:

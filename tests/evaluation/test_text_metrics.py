@@ -26,6 +26,7 @@ from duality.evaluation.metrics import (
     distinct,
     distinct_shares,
     mauve,
+    occupancy,
     self_repetition,
     unigram_entropy,
 )
@@ -198,3 +199,26 @@ def test_the_reason_why_there_is_no_mauve(monkeypatch: pytest.MonkeyPatch) -> No
     assert "pip install mauve-text" in str(why(seeing, 100, 100))
     monkeypatch.setitem(sys.modules, "mauve", SimpleNamespace())
     assert why(seeing, 100, 100) is None
+
+
+@pytest.mark.parametrize(
+    ("pool", "share", "size"), [(4000, 1.0, 400), (300, 1.0, 400), (1000, 0.1, 600), (60, 1.0, 400)]
+)
+def test_the_spread_of_the_occupancy_is_that_over_many_sets(pool: int, share: float, size: int) -> None:
+    """From sets with few pairs to sets that have every key; with keys of which only a share counts."""
+    source = random.Random(0)
+    counted = [source.random() < share for _ in range(pool)]
+    values, errors = [], []
+    for _ in range(300):
+        keys = [key if counted[key] else None for key in source.choices(range(pool), k=size)]
+        numbers = np.array(occupancy(keys))
+        values.append(numbers.mean())
+        errors.append(numbers.std() / math.sqrt(size))
+    assert np.mean(values) == pytest.approx(sum(counted) * (1 - (1 - 1 / pool) ** size) / size, abs=0.003)
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(values), rel=0.15, abs=5e-4)
+
+
+def test_the_occupancy_counts_different_keys() -> None:
+    assert sum(occupancy(["a", "b", "a", "a", None])) / 5 == pytest.approx(2 / 5)
+    assert occupancy(["a", "b"]) == [1.0, 1.0]
+    assert occupancy([]) == []

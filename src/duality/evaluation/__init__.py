@@ -18,4 +18,7 @@ compare          several recipes trained and measured alike
 
 from duality.registry import Registry
 
-SCORERS = Registry("scorer", {"molecules": "duality.evaluation.molecules:Molecules"})
+SCORERS = Registry(
+    "scorer",
+    {"molecules": "duality.evaluation.molecules:Molecules", "tales": "duality.evaluation.tales:TalesScorer"},
+)

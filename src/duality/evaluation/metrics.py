@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,6 +84,31 @@ def bootstrap(values: Values, of: Callable[[Tensor], Tensor] = lambda mean: mean
     figures = figures[~figures.isnan()]
     low, high = figures.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
     return Estimate(value, float(figures.std()), low, high)
+
+
+def occupancy(keys: Sequence[Hashable | None]) -> list[float]:
+    """Numbers whose mean is the share of different keys, D / n, and whose spread is that of it; None is no key.
+
+    Of n keys that are drawn one after the other, D are different, and Phi_m of these occur m times. A key counts 1 / m,
+    so the mean of these numbers is D / n. Their spread would be that of a mean over independent keys. The variance of
+    D is Phi_1 - Phi_2 + Phi_3 - ... - Phi_1^2 / n: as many as n more keys would add (Good and Toulmin, 1956), because
+    the variance of a Poisson process is, less what a fixed n takes away; and it is between 0 and Phi_1. The numbers
+    are moved away from their mean so that the variance of their mean is this one.
+
+    >>> numbers = occupancy(["CCO", "C", "CCO", None])
+    >>> round(sum(numbers), 12)
+    2.0
+    """
+    multiplicity = Counter(key for key in keys if key is not None)
+    size, different = len(keys), Counter(multiplicity.values())
+    mean = len(multiplicity) / size if size else 0.0
+    own = [0.0 if key is None else 1 / multiplicity[key] for key in keys]
+    once = different[1]
+    added = sum(count if times % 2 else -count for times, count in different.items())
+    variance = min(max(added - once**2 / size, 0.0), once) if size else 0.0
+    squares = math.fsum((each - mean) ** 2 for each in own)
+    scale = math.sqrt(variance / squares) if squares > 0 else 0.0
+    return [mean + scale * (each - mean) for each in own]
 
 
 def t_quantile(degrees: int) -> float:

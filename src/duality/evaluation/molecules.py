@@ -2,21 +2,22 @@
 
     validity     share of the texts that are a molecule: RDKit reads them, and there is an atom (an empty text has none)
     uniqueness   of the molecules, those that are different, divided by all
+    coverage     different molecules of the held-out texts that are hit, divided by the number of texts
     novelty      share of the molecules that the training texts do not contain
     diversity    1 - Tanimoto similarity, mean over the pairs of molecules (Morgan fingerprints, radius 2, 2048 bits)
 
-Molecules are compared by their canonical SMILES. All but validity are among the valid texts; an invalid text has no
-number there. Two are statistics of the set and not means over texts. They are given as numbers whose mean is the
-statistic, and whose spread gives the bootstrap its right interval:
+Molecules are compared by their canonical SMILES. All but validity and coverage are among the valid texts; an invalid
+text has no number there. Coverage falls both when texts are wrong and when they repeat, and what was learned by heart
+does not count. Novelty says whether a model repeats its training texts; it is no diversity: where a corpus lists nearly
+all molecules of its size, as QM9 does, a perfect model writes known ones, and novelty falls as a model gets better.
+
+Diversity, uniqueness and coverage are statistics of the set and not means over texts. They are given as numbers whose
+mean is the statistic, and whose spread gives the bootstrap its right interval:
 
 - diversity U, a mean over pairs: the jackknife pseudo-values 2 r_i - U, where r_i is the molecule's mean distance to
   the others. Their mean is U, as the mean of r_i is U, and their variance divided by n is the variance of U (to order 1
   / n), because a molecule has a part in two of n of the pairs.
-- uniqueness U: a molecule that occurs m times counts 1 / m. A pair of equal molecules takes 1 from the number of
-  different ones, and this number varies like the number of such pairs, c if c are expected. The two values 1 / 2 of a
-  pair have the squared deviations 1 / 4 + 1 / 4: the variance would come out half as large. So the numbers are U +
-  sqrt(2) (1 / m - U). This is right if few molecules occur more than twice, and too wide by a third in the worst case.
-  The interval of a set with few equal molecules may end above 1.
+- uniqueness and coverage: ``metrics.occupancy``. The interval of a set with few equal molecules may end above 1.
 
 What must hold: the numbers of a set of texts do not depend on anything but the texts and the training texts.
 """
@@ -24,15 +25,14 @@ What must hold: the numbers of a set of texts do not depend on anything but the 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from duality.data.conversions import rdkit
+from duality.evaluation.metrics import occupancy
 from duality.evaluation.scorers import Numbers, ScorerContext, Texts
 from duality.files.atomic import readable_size, write_atomically
 from duality.files.cache import cache_errors, cache_folder
@@ -80,21 +80,33 @@ class Molecules:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        known = () if self.context is None else ("novelty",)
-        return ("validity", "uniqueness", *known, "diversity")
+        known = ((), ()) if self.context is None else (("coverage",), ("novelty",))
+        return ("validity", *known[0], "uniqueness", *known[1], "diversity")
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """The canonical SMILES of the training texts; made once, and kept in the cache folder with a checksum."""
+        """The canonical SMILES of the training texts."""
         if self.context is None:
             raise ValueError("novelty needs training texts: make the scorer with Molecules.from_context")
-        digest = hashlib.sha256(f"{self.context.training_id} {self.version}".encode()).hexdigest()
+        return self._canonical_set("", self.context.training_texts)
+
+    @cached_property
+    def held_out(self) -> frozenset[str]:
+        """The canonical SMILES of the held-out texts that are not among the training texts."""
+        if self.context is None:
+            raise ValueError("coverage needs held-out texts: make the scorer with Molecules.from_context")
+        return self._canonical_set("held out ", self.context.held_out_texts) - self.known
+
+    def _canonical_set(self, part: str, texts: Callable[[], Texts]) -> frozenset[str]:
+        """The canonical SMILES of some texts; made once, and kept in the cache folder with a checksum."""
+        assert self.context is not None
+        digest = hashlib.sha256(f"{part}{self.context.training_id} {self.version}".encode()).hexdigest()
         path = cache_folder() / "molecules" / f"{digest}.txt"
         if self.context.training_id and path.is_file():
             first, _, data = path.read_bytes().partition(b"\n")
             if first == f"sha256 {hashlib.sha256(data).hexdigest()}".encode():  # else the file was changed
                 return frozenset(data.decode("utf-8").splitlines())
-        found = frozenset(filter(None, map(_canonical, self.context.training_texts())))
+        found = frozenset(filter(None, map(_canonical, texts())))
         if self.context.training_id:
             content = "".join(f"{text}\n" for text in sorted(found))
             with cache_errors(cache_folder(), "the training molecules", lambda: readable_size(len(content))):
@@ -106,13 +118,15 @@ class Molecules:
         molecules = [_canonical(text) for text in texts]
         valid = [text for text in molecules if text is not None]
         among_valid: dict[str, Sequence[float | None]] = {
-            "uniqueness": _uniqueness(valid),
-            "novelty": [] if self.context is None else [float(text not in self.known) for text in valid],
+            "uniqueness": occupancy(valid),
+            **({} if self.context is None else {"novelty": [float(text not in self.known) for text in valid]}),
             "diversity": _diversity([text for text, known in zip(texts, molecules) if known]),
         }
         found: dict[str, Sequence[float | None]] = {"validity": [float(text is not None) for text in molecules]}
-        for name in self.columns[1:]:
-            following = iter(among_valid[name])
+        if self.context is not None:
+            found["coverage"] = occupancy([text if text in self.held_out else None for text in molecules])
+        for name, numbers in among_valid.items():
+            following = iter(numbers)
             found[name] = [None if text is None else next(following) for text in molecules]
         return found
 
@@ -140,18 +154,6 @@ class Molecules:
             picture = canvas.GetDrawingText()
             target.write_bytes(picture if isinstance(picture, bytes) else picture.encode("utf-8"))
         return written
-
-
-def _uniqueness(molecules: Sequence[str]) -> list[float]:
-    """Numbers whose mean is the share of different molecules; the docstring of the file says why they have this spread.
-
-    >>> numbers = _uniqueness(["CCO", "C", "CCO", "CC"])
-    >>> round(sum(numbers) / 4, 12)
-    0.75
-    """
-    counts = Counter(molecules)
-    mean = len(counts) / len(molecules) if molecules else 0.0
-    return [mean + math.sqrt(2) * (1 / counts[text] - mean) for text in molecules]
 
 
 def _diversity(texts: Texts) -> list[float | None]:

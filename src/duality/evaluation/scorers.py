@@ -21,8 +21,9 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -66,13 +67,15 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True)
 class ScorerContext:
-    """What a scorer may need: the texts that the first run was trained on, read when they are first asked for.
+    """What a scorer may need of the first run: its corpus, and the texts of both parts, read when they are asked for.
 
-    ``training_id`` identifies them without reading them.
+    ``training_id`` identifies the texts for training without reading them.
     """
 
     training_texts: Callable[[], Sequence[str]]
     training_id: str = ""
+    held_out_texts: Callable[[], Sequence[str]] = tuple
+    corpus: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,15 +101,21 @@ def find_scorers(
 
 def _context_of(run: Path, report: Reporter = silent, moved_to: str | Path | None = None) -> ScorerContext:
     """What scorers may ask of a run: the documents that it was trained on; ``moved_to`` is where its corpus is now."""
-    identity = read_identity(run)
+    identity, recipe = read_identity(run), read_recipe(run)
 
-    def read_texts() -> list[str]:
-        report(f"reading the training texts of {run}")
-        corpus = corpus_of_run(run, read_recipe(run), report, moved_to)
-        store, ends = corpus.train, corpus.train.document_ends.tolist()
+    def read_texts(part: Literal["train", "validation"]) -> list[str]:
+        report(f"reading the texts for {'training' if part == 'train' else part} of {run}")
+        corpus = corpus_of_run(run, recipe, report, moved_to)
+        store = corpus.train if part == "train" else corpus.validation
+        ends = store.document_ends.tolist()
         return [text_before_end(corpus.tokenizer, store[start:stop]) for start, stop in zip([0, *ends], ends)]
 
-    return ScorerContext(read_texts, "-".join([identity["tokenizer"], *identity["train"]]))
+    return ScorerContext(
+        partial(read_texts, "train"),
+        "-".join([identity["tokenizer"], *identity["train"]]),
+        partial(read_texts, "validation"),
+        str(recipe.data.corpus),
+    )
 
 
 def find_scorer(spec: str, context: ScorerContext | None = None) -> Scorer:

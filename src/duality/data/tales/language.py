@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from duality.noise import Noise
 from duality.registry import suggestion
@@ -109,6 +109,18 @@ class Language:
     scenes: tuple[tuple[Variant, ...], ...]
     choices: tuple[str, ...]
     """The names of all choices, each after those that it is drawn given."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of dependencies that its stories have."""
+        found, seen = set[str](), set[str]()
+        for slot in (slot for scene in self.scenes for each in scene for slot in each.slots):
+            if slot.is_source and slot.variable not in seen:
+                seen.add(slot.variable)
+                found |= {"distinct"} if {*GIVEN.get(slot.variable, ())} - {"number"} else set()
+            else:
+                found.add(slot.kind)
+        return tuple(kind for kind in KINDS if kind in found)
 
     def words(self, variable: str) -> tuple[str, ...]:
         """The words that a variable can be."""
@@ -219,10 +231,31 @@ def levels() -> tuple[str, ...]:
     return tuple(_read_table()["levels"])
 
 
+class _Words(TypedDict):
+    """The words of names and objects; those of the other lists are under ``lists``."""
+
+    name: dict[str, list[str]]
+    object: dict[str, str]
+    lists: dict[str, list[str]]
+
+
+class _Level(TypedDict):
+    """How many words of each list a level has, and its scenes."""
+
+    sizes: dict[str, int]
+    scenes: list[list[str]]
+
+
+class _Table(TypedDict):
+    """What tales.json has."""
+
+    words: _Words
+    levels: dict[str, _Level]
+
+
 @cache
-def _read_table() -> dict[str, dict[str, Any]]:
-    """The words, and the levels: the number of words of each list, and the scenes."""
-    table: dict[str, dict[str, Any]] = json.loads(_TABLE.read_text(encoding="utf-8"))
+def _read_table() -> _Table:
+    table: _Table = json.loads(_TABLE.read_text(encoding="utf-8"))
     return table
 
 
@@ -234,8 +267,8 @@ def language(level: str) -> Language:
         raise ValueError(f"no level {level!r} of the tales: {suggestion(level, levels())}")
     words, content = table["words"], table["levels"][level]
     names = [name for pair in zip(words["name"]["female"], words["name"]["male"]) for name in pair]
-    lists = {**{name: tuple(values) for name, values in words.items()}, "name": tuple(names)}
-    lists = {name: values[: content["sizes"].get(name, 0)] for name, values in lists.items()}
+    every = {"name": names, "object": [*words["object"]], **words["lists"]}
+    lists = {name: tuple(values[: content["sizes"].get(name, 0)]) for name, values in every.items()}
     scenes = tuple(tuple(map(Variant.of, scene)) for scene in content["scenes"])
     found = dict.fromkeys(
         slot.variable for scene in scenes for each in scene for slot in each.slots if slot.form != "rest"
