@@ -144,6 +144,25 @@ def test_a_killed_reproduction_goes_on_and_reports_the_same(done: Path, tmp_path
         assert (tmp_path / "out" / name).read_text() == (done / "out" / name).read_text()
 
 
+def test_a_model_is_counted_at_its_best_temperature_by_other_samples(tmp_path: Path) -> None:
+    """The scorer's ``size`` is the quality: a text is longest at some temperature, which half of the samples choose."""
+    domain = replace(tiny(tmp_path), diversity="", quality="size", num=4, few_num=4, few=(2, 8))
+    reproduce(tmp_path / "out", "quick", [domain], ("teacher",), report=lambda text: None)
+    evidence = Evidence(tmp_path / "out" / "words", domain, domain.read_claims(("teacher",)))
+    for arm in evidence.arms():
+        chosen, (counted,) = evidence.rows(arm), evidence.counted_rows(arm)
+        assert {(row.seed, row.num) for row in chosen} == {(1, 4)}  # one seed: twice as many samples
+        assert (counted.seed, counted.num) == (0, 8)
+        best = max(chosen, key=lambda row: row.measure("size")[0] or 0.0)
+        assert counted.temperature == best.temperature
+        value, low, high = evidence.measure_alone(arm)
+        assert value == pytest.approx(counted.measure("size")[0])
+        assert low <= value <= high
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "each model at its own best temperature" in report
+    assert "| model | 8 steps |" in report
+
+
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
     domain = tiny(tmp_path)
     model = domain.models["duo"]

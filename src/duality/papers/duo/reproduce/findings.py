@@ -7,6 +7,9 @@ The results of a domain are kept by the key of a model and its seed:
     OUT/variances/<key>-<seed>.json         variances of gradients, of several objectives
     OUT/samples/<key>-<seed>/               a sweep's folder: samples, scores, quality.json
 
+Where models are compared at their best temperatures, each trained model has its own: the one at which half as many
+samples, of another seed, are best. The samples that are counted have no part in the choice.
+
 What must hold: every number and verdict here is computed from these files, so that it is the same when it is computed
 again; nothing is trained or sampled.
 """
@@ -15,18 +18,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 
-from duality.evaluation.frontiers import Curve, curves_of, difference
-from duality.evaluation.metrics import NORMAL, t_quantile
+import torch
+
+from duality.evaluation.frontiers import Curve, Point, curves_of, difference
+from duality.evaluation.metrics import NORMAL, Values, t_quantile
 from duality.evaluation.samples import Case, Row, label_of, read_rows
 from duality.papers.duo.reproduce.claims import Arm, Claim, Comparison, Domain
 
 _CHEAP = 8  # steps: a sample costs little, and more of them can be written
+_CHOOSING = 1  # the seed of the samples by which a temperature is chosen
 _TIME = "of the milliseconds per sample"
 
 _Differences = Sequence[tuple[float, float]]  # each with its standard error
@@ -79,25 +85,32 @@ class Evidence:
         return self.out / kind / (name if kind in ("runs", "samples") else f"{name}.json")
 
     def cases(self, arm: Arm, seed: int) -> list[Case]:
-        """The cases of an arm with one seed: one for each temperature."""
+        """The cases of an arm with one seed, one for each temperature: what is compared, or by which one is chosen."""
         run, domain = self.path("runs", arm.model, seed), self.domain
         steps = domain.length if arm.steps is None else arm.steps
-        num = domain.few_num if steps <= _CHEAP else domain.num
-        return [
-            Case(
-                label=label_of(run.name, arm.round),
-                run=run,
-                steps=steps,
-                num=num * (2 if len(domain.seeds(arm.model)) == 1 else 1),
-                length=domain.length,
-                round=arm.round,
-                sampler=arm.sampler,
-                tail=arm.tail,
-                temperature=temperature,
-                precision="float32" if domain.precision == "auto" else domain.precision,  # on a CPU
-            )
-            for temperature in domain.temperatures
-        ]
+        num = (domain.few_num if steps <= _CHEAP else domain.num) * (2 if len(domain.seeds(arm.model)) == 1 else 1)
+        case = Case(
+            label=label_of(run.name, arm.round),
+            run=run,
+            steps=steps,
+            num=num,
+            length=domain.length,
+            round=arm.round,
+            sampler=arm.sampler,
+            tail=arm.tail,
+            precision="float32" if domain.precision == "auto" else domain.precision,  # on a CPU
+        )
+        if not domain.diversity:
+            case = replace(case, num=max(2, num // 2), seed=_CHOOSING)
+        return [replace(case, temperature=temperature) for temperature in domain.temperatures]
+
+    def counted_case(self, arm: Arm, seed: int, rows: Mapping[str, Row]) -> Case:
+        """The samples that are counted, at the temperature that is best by the rows, by key, of ``cases``."""
+        cases, sign = self.cases(arm, seed), 1 if self.domain.better == "higher" else -1
+        qualities = {case: rows[case.key].measure(self.domain.quality)[0] for case in cases}
+        known = {case: sign * value for case, value in qualities.items() if value is not None}
+        best = max(known or cases, key=lambda case: (known.get(case, 0.0), -abs(case.temperature - 1)))
+        return replace(best, num=2 * best.num, seed=0)
 
     @cached_property
     def findings(self) -> dict[str, list[Finding]]:
@@ -140,22 +153,43 @@ class Evidence:
         """The rows of an arm, one for each seed and temperature, with the folders of their samples."""
         return dict(self._rows[case.key] for seed in self.domain.seeds(arm.model) for case in self.cases(arm, seed))
 
-    def read_curves(self, arm: Arm) -> list[Curve]:
-        """Quality against diversity over temperatures: a curve for each seed."""
-        return curves_of(self.rows(arm), self.domain.quality, self.domain.diversity)
+    def counted_rows(self, arm: Arm) -> dict[Row, Path]:
+        """The rows at temperature 1, as the paper has them; or those at the best temperature: one for each seed."""
+        if self.domain.diversity:
+            return {row: folder for row, folder in self.rows(arm).items() if row.temperature == 1.0}
+        rows = {key: row for key, (row, _) in self._rows.items()}
+        return dict(self._rows[self.counted_case(arm, seed, rows).key] for seed in self.domain.seeds(arm.model))
 
-    def mean(self, arm: Arm, measure: str, temperature: float = 1.0) -> float:
-        """A measure of an arm at a temperature, the mean over seeds: one of its rows' own, or a scorer's column."""
-        found = [row.measure(measure)[0] for row in self.rows(arm) if row.temperature == temperature]
+    def read_curves(self, arm: Arm) -> list[Curve]:
+        """A curve for each seed: quality against diversity over temperatures, or the best temperature alone."""
+        if self.domain.diversity:
+            return curves_of(self.rows(arm), self.domain.quality, self.domain.diversity)
+        curves = curves_of(self.counted_rows(arm), self.domain.quality, self.domain.quality)
+        return [Curve(curve.label, (_without_diversity(point),)) for curve in curves for point in curve.points]
+
+    def measure_alone(self, arm: Arm) -> tuple[float, float, float]:
+        """The quality of an arm with its interval: its difference from a model that is known to have none."""
+        nothing = Point(1.0, Values(torch.zeros(2), torch.ones(2)), Values(torch.ones(2), torch.ones(2)))
+        found = difference(self.read_curves(arm), [Curve("nothing", (nothing,))])
+        assert found is not None, "no diversity is compared"
+        return found.value, found.low, found.high
+
+    def mean(self, arm: Arm, measure: str, temperature: float | None = None) -> float:
+        """A measure of an arm, the mean over seeds, at a temperature; None for that of ``counted_rows``."""
+        counted, every = self.counted_rows(arm), self.rows(arm)
+        rows = counted if temperature is None else [row for row in every if row.temperature == temperature]
+        found = [row.measure(measure)[0] for row in rows]
         return fmean(math.nan if value is None else value for value in found)
 
     def describe(self, arm: Arm) -> str:
-        """Quality and diversity at temperature 1, as the paper gives them, over all seeds."""
-        quality, diversity = self.mean(arm, self.domain.quality), self.mean(arm, self.domain.diversity)
-        return f"{quality * max(self.domain.scale, 1):.1f} at {diversity:.3f}"
+        """Quality and diversity at temperature 1, as the paper gives them, over all seeds; or the best temperatures."""
+        quality = f"{self.mean(arm, self.domain.quality) * max(self.domain.scale, 1):.1f}"
+        if self.domain.diversity:
+            return f"{quality} at {self.mean(arm, self.domain.diversity):.3f}"
+        return f"{quality} at temperature {', '.join(f'{row.temperature:g}' for row in self.counted_rows(arm))}"
 
     def _compare_quality(self, comparison: Comparison) -> Finding:
-        """Quality of the first minus that of the second at equal diversity."""
+        """Quality of the first minus that of the second, at equal diversity or at the best temperature of each."""
         domain, first, second = self.domain, comparison.arms[0], comparison.other
         found = difference(self.read_curves(first), self.read_curves(second))
         points = f"{self.describe(first)} and {self.describe(second)}"
@@ -164,14 +198,18 @@ class Evidence:
             return Finding(*says, unit=domain.unit, verdict="no equal diversity", points=points)
         figures = found.first * domain.scale, found.second * domain.scale
         ends = found.value * domain.scale, found.low * domain.scale, found.high * domain.scale
-        at = f"{domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
+        at = (
+            f"{domain.diversity} {found.at:.3f}{' (nearest common)' if found.clipped else ''}"
+            if domain.diversity
+            else ""
+        )
         verdict = _decide(found.low, found.high, domain.better)
         return Finding(*says, *figures, *ends, domain.unit, verdict, at, points)
 
     def compare_speed(self, comparison: Comparison) -> Finding:
         """Seconds per sample of the first divided by those of the second, with the quality of both."""
         arms = comparison.arms[0], comparison.other
-        first, second = ([row.seconds_per_sample for row in self.rows(arm) if row.temperature == 1.0] for arm in arms)
+        first, second = ([row.seconds_per_sample for row in self.counted_rows(arm)] for arm in arms)
         logs = [(math.log(a / b), 0.0) for a in first for b in second]
         points = " and ".join(map(self.describe, arms))
         return _decide_pairs(comparison, [1000 * fmean(first), 1000 * fmean(second)], logs, _TIME, points)
@@ -187,6 +225,13 @@ class Evidence:
         points = f"{self.describe(last)} ({last.words}) and {self.describe(comparison.other)}"
         says = comparison.statement, comparison.paper
         return Finding(*says, unit=_TIME, verdict="quality not reached", points=points)
+
+
+def _without_diversity(point: Point) -> Point:
+    """The quality of a point, at no temperature in particular: one of several that are compared as they are."""
+    return Point(
+        1.0, point.quality, Values(torch.ones_like(point.quality.totals), torch.ones_like(point.quality.totals))
+    )
 
 
 def _decide(low: float, high: float, claimed: str) -> str:

@@ -21,7 +21,7 @@ from duality.evaluation.molecules import Molecules
 from duality.evaluation.samples import Samples
 from duality.evaluation.tables import table
 from duality.files.atomic import write_atomically
-from duality.papers.duo.reproduce.claims import RULE
+from duality.papers.duo.reproduce.claims import RULE, Arm
 from duality.papers.duo.reproduce.findings import Evidence, Finding
 
 _HEADERS = ("claim", "paper", "ours", "95 % interval", "at equal", "single points (temperature 1)", "verdict")
@@ -53,15 +53,18 @@ def write_report(out: Path, budget: str, chapters: Sequence[Evidence]) -> None:
     for evidence in chapters:
         domain, every = evidence.domain, [finding for rows in evidence.findings.values() for finding in rows]
         judge = "" if domain.judge is None else f" under {domain.judge}"
+        compared = f"diversity is {domain.diversity}" if domain.diversity else "each model at its own best temperature"
         parts += [
             f"## {domain.title}",
-            f"Quality is {domain.quality}{judge} ({domain.better} is better), diversity is {domain.diversity}. Of "
-            f"{len(every)} comparisons: {_count_verdicts(every)} Training seeds: {domain.bases} of the models that are "
-            f"sampled, {domain.students} of each distillation, {domain.short} of the short runs that compare "
-            f"likelihoods. Samples in each setting and for each seed: {domain.few_num} at 8 steps and fewer, "
-            f"{domain.num} at more, twice as many where a model has one seed. "
+            f"Quality is {domain.quality}{judge} ({domain.better} is better), {compared}. Of {len(every)} comparisons: "
+            f"{_count_verdicts(every)}",
+            f"Training seeds: {domain.bases} of the models that are sampled, {domain.students} of each distillation, "
+            f"{domain.short} of the short runs that compare likelihoods. Samples in each setting and for each seed: "
+            f"{domain.few_num} at 8 steps and fewer, {domain.num} at more, twice as many where a model has one seed. "
             f"Temperatures: {', '.join(map(str, domain.temperatures))}.",
         ]
+        if not domain.diversity and _plain_arms(evidence):
+            parts.append(_tabulate_quality(evidence))
         parts += [f"![{title}]({path.name})" for title, path in _draw_pictures(out, evidence)]
         for claim in evidence.claims:
             found = evidence.findings[claim.name]
@@ -124,53 +127,75 @@ def _make_page(text: str, folder: Path) -> str:
     )
 
 
+def _plain_arms(evidence: Evidence) -> list[Arm]:
+    """The arms that are sampled as usual, with different numbers of steps."""
+    return [arm for arm in evidence.arms() if (arm.tail, arm.sampler, arm.round) == ("ancestral", "own", None)]
+
+
+def _tabulate_quality(evidence: Evidence) -> str:
+    """The quality of every model at every number of steps, in its own best temperature, with the 95 % interval."""
+    plain, scale = _plain_arms(evidence), evidence.domain.scale
+    steps = sorted({arm.steps for arm in plain if arm.steps is not None})
+    rows = [("model", *(f"{each} steps" for each in steps), "one step per token")]
+    for model in dict.fromkeys(arm.model for arm in plain):
+        cells = []
+        for each in (*steps, None):
+            arm = Arm(model, each)
+            found = evidence.measure_alone(arm) if arm in plain else None
+            cells.append("" if found is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(scale * part for part in found)))
+        rows.append((model, *cells))
+    return table(rows).rstrip("\n")
+
+
 # --- figures
 
 
 def _draw_pictures(out: Path, evidence: Evidence) -> list[tuple[str, Path]]:
     """Draw the figures that the arms of the claims allow: their titles and files.
 
-    The first has quality and diversity against steps, a line for each model; the second quality against diversity, a
-    line over temperatures for each arm, few steps dashed. Both show means over seeds.
+    The first has quality, and diversity if it is compared at, against steps, a line for each model; the second quality
+    against diversity, or else against temperature, a line for each arm, few steps dashed. Both show means over seeds.
     """
     domain, mean, found = evidence.domain, evidence.mean, list[tuple[str, Path]]()
     quality, diversity, temperatures = domain.quality, domain.diversity, domain.temperatures
-    plain = [arm for arm in evidence.arms() if arm.tail == "ancestral" and arm.sampler == "own" and arm.round is None]
+    plain, at = _plain_arms(evidence), "temperature 1" if domain.diversity else "the best temperature of each"
     models = list(dict.fromkeys(arm.model for arm in plain if arm.steps is not None))
     if models:
         steps = sorted({arm.steps for arm in plain if arm.steps is not None})
-        figure, panels = canvas(2)
-        for panel, name in zip(panels, (quality, diversity), strict=True):
+        measures = [each for each in (quality, diversity) if each]
+        figure, panels = canvas(len(measures))
+        for panel, name in zip(panels, measures, strict=True):
             for model in models:
                 own = {arm.steps: arm for arm in plain if arm.model == model and arm.steps is not None}
                 panel.plot(sorted(own), [mean(own[each], name) for each in sorted(own)], "o-", label=model)
             for arm in (arm for arm in plain if arm.steps is None):
                 panel.axhline(mean(arm, name), color="grey", ls="--", label=arm.words)
-            panel.set(xscale="log", xlabel="steps", ylabel=name, title="temperature 1, mean over seeds")
+            panel.set(xscale="log", xlabel="steps", ylabel=name, title=f"{at}, mean over seeds")
             panel.set_xticks(steps, [str(each) for each in steps])
             panel.set_xticks([], minor=True)
             if name == "gen_ppl":
                 use_log_scale(panel)
-        found.append((f"{quality} against steps, temperature 1", out / f"{domain.name}-steps.png"))
+        found.append((f"{quality} against steps, {at}", out / f"{domain.name}-steps.png"))
         save(figure, found[-1][1])
     frontier = [arm for arm in plain if arm.steps in (_SHOWN, domain.many, None)]
     if len(frontier) > 1:
         figure, (axes,) = canvas()
         models = list(dict.fromkeys(arm.model for arm in frontier))
         for arm in frontier:
-            across, upward = ([mean(arm, name, each) for each in temperatures] for name in (diversity, quality))
+            upward = [mean(arm, quality, each) for each in temperatures]
+            across = [mean(arm, diversity, each) for each in temperatures] if diversity else temperatures
             dashes, colour = "--" if arm.steps == _SHOWN else "-", f"C{models.index(arm.model) % 10}"
             axes.plot(across, upward, marker="o", ms=3, lw=1.4, ls=dashes, color=colour, label=arm.words)
         title = f"temperatures {temperatures[0]} to {temperatures[-1]}, mean over seeds"
-        axes.set(xlabel=diversity, ylabel=quality, title=title)
+        axes.set(xlabel=diversity or "temperature", ylabel=quality, title=title)
         if quality == "gen_ppl":
             use_log_scale(axes)
-        found.append((f"{quality} against {diversity} over temperatures", out / f"{domain.name}-frontiers.png"))
+        across_what = f"{diversity} over temperatures" if diversity else "temperature"
+        found.append((f"{quality} against {across_what}", out / f"{domain.name}-frontiers.png"))
         save(figure, found[-1][1])
     shown = [arm for arm in frontier if arm.model == "duo-posterior" and arm.steps == _SHOWN]
     if domain.scorer == "molecules" and shown:
-        rows = evidence.rows(shown[0]).items()
-        row, folder = next((row, folder) for row, folder in rows if row.temperature == 1.0)  # of the first seed
+        row, folder = next(iter(evidence.counted_rows(shown[0]).items()))  # of the first seed
         texts = Samples.read(folder, row).texts
         picture = next(path for path in Molecules().draw(texts, out / "molecules") if path.suffix == ".png")
         found.append((f"the first samples of {shown[0].words}", picture))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
@@ -116,14 +116,25 @@ def _measure_variances(folder: Path, objectives: tuple[str, ...], draws: int) ->
     return {"draws": draws, "values": values, "log_ratios": logs}
 
 
-def _write(out: Path, cases: Sequence[Case], domain: Domain, unit: float, report: Reporter, advance: Advance) -> None:
-    """Write and score the samples of all cases of one run that are not there yet; a step of a batch costs ``unit``."""
-    run = cases[0].run
+def _write(kept: Evidence, key: str, seed: int, unit: float, report: Reporter, advance: Advance) -> None:
+    """Write and score the samples of a model that are not there yet; a step of a batch costs ``unit``."""
+    domain, run, arms = kept.domain, kept.path("runs", key, seed), [arm for arm in kept.arms() if arm.model == key]
     scorers = find_scorers(() if domain.scorer is None else (domain.scorer,), run, report)
     judge = None if domain.judge is None else find_judge(domain.judge, "cpu", silent)
-    sweep = Sweep(out, RunSampler("cpu", report, _BATCH, domain.precision), silent, judge, None, scorers)
+    source = RunSampler("cpu", report, _BATCH, domain.precision)
+    sweep = Sweep(kept.path("samples", key, seed), source, silent, judge, None, scorers)
+    cases = _sort_rounds(case for arm in arms for case in kept.cases(arm, seed))
     report(f"sampling {run.name}, {len(cases)} settings")
-    sweep.measure(cases, lambda count: advance(count * unit))
+    rows = {row.key: row for row in sweep.measure(cases, lambda count: advance(count * unit))}
+    if not domain.diversity:
+        counted = _sort_rounds(kept.counted_case(arm, seed, rows) for arm in arms)
+        report(f"sampling {run.name} at its best temperatures")
+        sweep.measure([*cases, *counted], lambda count: advance(count * unit))
+
+
+def _sort_rounds(cases: Iterable[Case]) -> list[Case]:
+    """Cases in an order in which each round of a distillation is loaded once."""
+    return sorted(cases, key=lambda case: -1 if case.round is None else case.round)
 
 
 def reproduce(
@@ -173,10 +184,13 @@ def _jobs_of(kept: Evidence) -> list[Job]:
             found.append(Job(f"{domain.name}: train {key}-{seed}", needs, unit * steps, work))
         for seed in domain.seeds(key) if key in sampled else ():
             cases = [case for arm in arms if arm.model == key for case in kept.cases(arm, seed)]
-            cases.sort(key=lambda case: -1 if case.round is None else case.round)  # each round is loaded once
+            if not domain.diversity:  # as many again at the best temperature, twice as large
+                cases += [
+                    replace(case, num=2 * case.num) for case in cases if case.temperature == domain.temperatures[0]
+                ]
             each_step = _BATCH * domain.length * _SAMPLING
             cost = each_step * sum(case.steps * -(-case.num // _BATCH) for case in cases)
-            work = partial(_write, kept.path("samples", key, seed), cases, domain, each_step)
+            work = partial(_write, kept, key, seed, each_step)
             needs = (f"{domain.name}: train {key}-{seed}",)
             found.append(Job(f"{domain.name}: samples {key}-{seed}", needs, cost, work))
     return found
