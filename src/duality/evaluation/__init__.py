@@ -20,5 +20,9 @@ from duality.registry import Registry
 
 SCORERS = Registry(
     "scorer",
-    {"molecules": "duality.evaluation.molecules:Molecules", "tales": "duality.evaluation.tales:TalesScorer"},
+    {
+        "molecules": "duality.evaluation.molecules:Molecules",
+        "tales": "duality.evaluation.tales:TalesScorer",
+        "prose": "duality.evaluation.prose:Prose",
+    },
 )
