@@ -13,7 +13,8 @@ for a model that has learned the language, as long as its texts are far fewer th
 
 The divergence is that of all texts together. A text counts with its log ratios, log f(v) - log p(v) for each of its
 choices v, f their frequencies in these texts given the choices that they are drawn given. Of n texts of the language
-these are above 0 by (number of values - 1) / 2 for each choice and 1 / n, which is subtracted.
+these are above 0 by (number of values - 1) / 2 for each choice and 1 / n, which is subtracted. Fewer than 200 texts whose
+choices can be read have no divergence: that correction is larger than what is measured.
 
 What must hold: texts of the language are all consistent, and their divergence is 0 up to its error.
 """
@@ -35,6 +36,7 @@ from duality.evaluation.scorers import Numbers, ScorerContext, Texts
 from duality.files.atomic import write_atomically
 
 _SHOWN = 20  # texts of a page
+_FEWEST = 200  # texts whose frequencies say something
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Tales</title>
 <style>
 body { font: 17px/1.6 Georgia, serif; max-width: 42em; margin: 2em auto; padding: 0 1em; color: #222; background: #fff }
@@ -111,6 +113,8 @@ def _divergence(language: Language, readings: Sequence[Reading]) -> list[float |
 
     possible = [each.choices if each.grammatical and is_possible(each.choices) else None for each in readings]
     known = [each for each in possible if each is not None]
+    if len(known) < _FEWEST:
+        return [None] * len(possible)
     ratios = [0.0] * len(known)
     for name in language.choices:
         groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
