@@ -13,8 +13,8 @@ for a model that has learned the language, as long as its texts are far fewer th
 
 The divergence is that of all texts together. A text counts with its log ratios, log f(v) - log p(v) for each of its
 choices v, f their frequencies in these texts given the choices that they are drawn given. Of n texts of the language
-these are above 0 by (number of values - 1) / 2 for each choice and 1 / n, which is subtracted. Fewer than 200 texts whose
-choices can be read have no divergence: that correction is larger than what is measured.
+these are above 0 by (number of values - 1) / 2 for each choice and 1 / n, which is subtracted. Fewer than 200 texts
+whose choices can be read have no divergence: that correction is larger than what is measured.
 
 What must hold: texts of the language are all consistent, and their divergence is 0 up to its error.
 """

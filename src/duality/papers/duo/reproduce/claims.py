@@ -1,11 +1,10 @@
 """What a reproduction tries: the claims of the paper, each as comparisons that code can decide, and on which data.
 
-    tales       stories of the generated language: quality is the share that is consistent, which its parser decides
-    molecules   QM9 SMILES: quality is the coverage of held-out molecules by valid ones, which RDKit decides
+    molecules   QM9 SMILES: quality is the share of valid ones, decided by RDKit; diversity is novelty
     prose       novels: quality is Gen PPL under a language model, diversity is the entropy of a sample's tokens
 
-Tales and molecules have a truth, and a quality that falls when samples repeat or are wrong: every model is compared at
-its own best temperature. Prose has none, so models are compared at equal diversity.
+Models are compared at equal diversity. A domain without one has a quality that falls both when samples are wrong and
+when they repeat, such as coverage: there every trained model is compared at its own best temperature.
 
 domains.json holds the domains and the budgets, with the fields of these classes. A model has a key, such as "duo" or
 "duo-posterior", under which the claims name it, and one run folder per seed. The keys of the short runs begin with
@@ -42,12 +41,12 @@ from duality.training import Precision
 
 RULE = (
     "The 95 % interval of the difference decides: it excludes zero in the claimed direction (shows), it excludes zero "
-    "in the other direction (contradicts), or it contains zero (undecided at this budget). Where the truth is known, "
-    "each trained model is taken at its own best temperature, chosen by other samples than those that are counted. On "
-    "prose, samples are compared at equal diversity: quality is interpolated along each model's curve over "
-    "temperatures, at the diversity that the second model has at temperature 1, moved into the range that both curves "
-    "have. Intervals are by bootstrap over seeds and samples. As good as another means: the interval of the difference "
-    "contains zero, or is on the better side of it."
+    "in the other direction (contradicts), or it contains zero (undecided at this budget). Samples are compared at "
+    "equal diversity: quality is interpolated along each model's curve over temperatures, at the diversity that the "
+    "second model has at temperature 1, moved into the range that both curves have. Where no diversity is named, each "
+    "trained model is taken at its own best temperature, chosen by other samples than those that are counted. Intervals "
+    "are by bootstrap over seeds and samples. As good as another means: the interval of the difference contains zero, "
+    "or is on the better side of it."
 )
 
 
