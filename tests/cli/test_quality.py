@@ -119,4 +119,4 @@ def test_molecules_are_drawn(runs: list[Path]) -> None:
     assert Path("out", "molecules.svg").read_text().lstrip().startswith("<?xml")
     assert Path("out", "molecules.png").read_bytes().startswith(b"\x89PNG")
     (row,) = json.loads(Path("out", "quality.json").read_text())["rows"]
-    assert list(row["scores"]) == ["validity", "uniqueness", "novelty", "diversity"]
+    assert list(row["scores"]) == ["validity", "coverage", "uniqueness", "novelty", "diversity"]

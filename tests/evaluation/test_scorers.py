@@ -45,7 +45,7 @@ def function(result: object, columns: tuple[str, ...] = ()) -> Scorer:
 def test_names_are_known_without_torch() -> None:
     script = "import sys; from duality.evaluation import SCORERS; list(SCORERS); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
-    assert list(SCORERS) == ["molecules"]
+    assert list(SCORERS) == ["molecules", "tales", "prose"]
 
 
 def test_a_function_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,11 +93,13 @@ def _list_corpora() -> Iterator[str]:
     """The named corpora, and the datasets of the literature."""
     from duality.data import DEFAULT_SOURCE
     from duality.data.named import datasets, sources
+    from duality.data.tales.corpus import NAME as TALES
+    from duality.data.tales.corpus import Tales
 
     for known, source in sources().items():
         default = " (default)" if known == DEFAULT_SOURCE else ""
         yield f"{known}{default}: {source.title}. {source.license}."
-    for known, dataset in datasets().items():
+    for known, dataset in {**datasets(), TALES: Tales().dataset}.items():
         if known not in sources():
             yield f"{known}: {dataset.title}. {dataset.license}. {dataset.citation}."
 
@@ -108,10 +110,13 @@ def _fetch(name: str) -> Iterator[str]:
     from duality.data.documents import locate, read_documents
     from duality.data.named import datasets, fetch, sources
     from duality.data.readers import read_records
+    from duality.data.tales.corpus import NAME as TALES
 
     chosen = name or DEFAULT_SOURCE
-    if chosen in datasets() and chosen not in sources():
-        dataset, (place,) = datasets()[chosen], locate(chosen)
+    if chosen not in sources() and (chosen in datasets() or chosen.partition(":")[0] == TALES):
+        (place,) = locate(chosen)
+        dataset = place.dataset
+        assert dataset is not None, "it is no source and has no path"
         yield f"{chosen}: {dataset.title}"
         paths = [str(file.path) for file in place.files(progress=say)]
         yield from _align(("licence", dataset.license), ("citation", dataset.citation), ("files", paths))

@@ -193,7 +193,7 @@ def locate(spec: CorpusSpec) -> list[Place]:
         return [Place(source=sources()[name])]
     raise ValueError(
         f"no file, folder or named corpus {name!r}; give a path that exists or a named corpus: "
-        f"{suggestion(name, {**sources(), **datasets()})}"
+        f"{suggestion(name, {**sources(), **datasets(), TALES: Tales})}"
     )
 
 

@@ -75,8 +75,8 @@ class Tales:
         return Dataset(
             f"{NAME}:{self.level}:{self.stories}:{self.seed}",
             title="short stories of a generated language whose truth is known",
-            license="generated; no rights are claimed",
-            citation="docs/concepts.md",
+            license="generated; nobody claims rights in it",
+            citation="the parser and all probabilities are in data/tales",
             get="nothing",
             parts={"train": Part(("train.txt",), "train"), "validation": Part(("validation.txt",), "validation")},
             evaluated="validation",

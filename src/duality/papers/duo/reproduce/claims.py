@@ -44,9 +44,9 @@ RULE = (
     "in the other direction (contradicts), or it contains zero (undecided at this budget). Samples are compared at "
     "equal diversity: quality is interpolated along each model's curve over temperatures, at the diversity that the "
     "second model has at temperature 1, moved into the range that both curves have. Where no diversity is named, each "
-    "trained model is taken at its own best temperature, chosen by other samples than those that are counted. Intervals "
-    "are by bootstrap over seeds and samples. As good as another means: the interval of the difference contains zero, "
-    "or is on the better side of it."
+    "trained model is taken at its own best temperature, chosen by other samples than those that are counted. "
+    "Intervals are by bootstrap over seeds and samples. As good as another means: the interval of the difference "
+    "contains zero, or is on the better side of it."
 )
 
 
