@@ -74,9 +74,9 @@ class Molecules:
 
     @property
     def version(self) -> str:
-        """The version of RDKit and the training texts decide the numbers."""
+        """The version of the numbers and of RDKit, and the training texts, decide the numbers."""
         known = "" if self.context is None else f", training texts {self.context.training_id[:12]}"
-        return f"RDKit {rdkit().__version__}{known}"
+        return f"2, RDKit {rdkit().__version__}{known}"
 
     @property
     def columns(self) -> tuple[str, ...]:
