@@ -14,7 +14,7 @@ import pytest
 triton = pytest.importorskip("triton", reason="triton is not installed: make test-gpu")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
-row_kernels = import_module("duality.fused.row_kernels")
+row_kernels, residual_kernels = map(import_module, ("duality.fused.row_kernels", "duality.networks.residual_kernels"))
 GPUTarget, ASTSource = import_module("triton.backends.compiler").GPUTarget, import_module("triton.compiler").ASTSource
 
 LOGITS, KINDS = ("bf16", "fp32"), ("kl-backward", "kl-forward", "mse", "tvd")
@@ -67,6 +67,17 @@ def count_spills(kernel: Any, target: str, folder: Path) -> int:
     report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "registers" in report
     return sum(int(count) for count in re.findall(r"(\d+) bytes spill", report))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["add_dropped", "pull_dropped"])
+def test_kernels_of_dropout_compile_without_spills(name: str, target: str, tmp_path: Path) -> None:
+    types = {"length": "i32", "level": "i32", "scale": "fp32", "x_ptr": "*fp32", "slope_ptr": "*fp32", "sums": "*fp32"}
+    types |= {"update_ptr": "*bf16", "gate_ptr": "*bf16", "out": "*fp32" if name == "add_dropped" else "*bf16"}
+    for width in (768, 1024):
+        constants = {"D": width, "GATE": True, "ROWS": 32, "WORDS": 64}
+        kernel = build(residual_kernels, name, types, constants, 2, target)
+        assert count_spills(kernel, target, tmp_path) == 0
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -56,7 +56,7 @@ def _kernels() -> ModuleType:
     return row_kernels
 
 
-def _on(tensor: Tensor) -> AbstractContextManager[object]:
+def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Kernels start on the current device of their process, which need not be that of their tensors."""
     return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()
 
@@ -85,7 +85,7 @@ def _empty_sums(logits: Tensor, wanted: bool) -> Tensor:
 @torch.library.custom_op("duality::reduce_exponentials", mutates_args=())
 def reduce_exponentials(logits: Tensor, skip: Tensor, state: Tensor, total: bool) -> Tensor:
     out, (n, num_states) = _empty_numbers(logits, 4 if total else 3), logits.shape
-    with _on(logits):
+    with on_device_of(logits):
         _kernels().reduce_exponentials[(n,)](
             logits, logits.stride(0), skip, state, out, n, K=num_states, TOTAL=total, **_sizes(num_states)
         )
@@ -98,7 +98,7 @@ reduce_exponentials.register_fake(lambda logits, skip, state, total: _empty_numb
 @torch.library.custom_op("duality::reduce_log_count", mutates_args=())
 def reduce_log_count(logits: Tensor, kappa: Tensor, z: Tensor, x: Tensor) -> Tensor:
     out, (n, num_states) = _empty_numbers(logits, 7), logits.shape
-    with _on(logits):
+    with on_device_of(logits):
         _kernels().reduce_log_count[(n,)](
             logits, logits.stride(0), kappa, z, x, out, n, K=num_states, **_sizes(num_states)
         )
@@ -111,7 +111,7 @@ reduce_log_count.register_fake(lambda logits, kappa, z, x: _empty_numbers(logits
 @torch.library.custom_op("duality::pull_exponentials", mutates_args=("logits",))
 def pull_exponentials(logits: Tensor, z: Tensor, x: Tensor, factors: Tensor, shares: bool, sums: bool) -> Tensor:
     out, (n, num_states), (grid, sizes) = _empty_sums(logits, sums), logits.shape, _tiles(logits)
-    with _on(logits):
+    with on_device_of(logits):
         _kernels().pull_exponentials[grid](
             logits, logits.stride(0), z, x, factors, out, n, K=num_states, SHARES=shares, SUMS=sums, **sizes
         )
@@ -125,7 +125,7 @@ pull_exponentials.register_fake(lambda logits, z, x, factors, shares, sums: _emp
 def reduce_divergence(logits: Tensor, target: Tensor, states: Tensor, evidence: Tensor, kind: str) -> Tensor:
     out, (n, num_states) = _empty_numbers(logits, 8), logits.shape
     strides = logits, logits.stride(0), target, target.stride(0)
-    with _on(logits):
+    with on_device_of(logits):
         _kernels().reduce_divergence[(n,)](
             *strides, *states, evidence, out, n, KIND=kind, K=num_states, **_sizes(num_states)
         )
@@ -141,7 +141,7 @@ def pull_divergence(
 ) -> Tensor:
     out, (n, num_states), (grid, sizes) = _empty_sums(logits, sums), logits.shape, _tiles(logits)
     strides = logits, logits.stride(0), target, target.stride(0)
-    with _on(logits):
+    with on_device_of(logits):
         _kernels().pull_divergence[grid](
             *strides, *states, evidence, factors, out, n, KIND=kind, K=num_states, SUMS=sums, **sizes
         )

@@ -13,7 +13,6 @@ What must hold: nats and gradients are those of ``fused.formulas`` (tests/gpu/te
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ from duality.fused.lazy import LazyLogits
 Pull = Callable[..., Tensor]
 """Given the slopes (n,) of the numbers: replaces the logits by their gradient. Returns sums of it over rows, if any."""
 Read = tuple[tuple[Tensor, ...], Pull]
-RowReader = Callable[[Any, Tensor, bool], Read]
+RowReader = Callable[..., Read]
 """A formula, logits, and whether the gradient is summed over rows -> its numbers (n,), float64, and their ``Pull``."""
 
 

@@ -2,6 +2,7 @@
 
     dit            the diffusion transformer of the paper, and its causal and vector-input variants
     layers         what networks are made of
+    residual       x + gate * dropout(update), by a kernel on a GPU
     uninitialised  networks without numbers, whose shapes are read
 
 A second backbone is one new file and one line in ``BACKBONES``; its ready-made sizes are one line each in ``SIZES``,

@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from duality.networks.layers import LayerNorm, TimeEmbedding
+from duality.networks.residual import Dropped, add_update, draw_dropout
 from duality.noise import Noise
 from duality.protocols import Dropout, Labels, Latent, Prefix, TopK, Valid
 
@@ -219,11 +220,11 @@ class DiTNetwork(nn.Module):
         past: _Past,
     ) -> Tensor:
         """One block. Its dropout is drawn here: outside the compiled part, inside the part that is recomputed."""
-        kept = None
+        dropped = None
         if noise is not None:
             own, share = noise.fold(index), 1 - self.config.dropout
-            kept = own.keep("attention", share, *x.shape[1:]), own.keep("mlp", share, *x.shape[1:])
-        after: Tensor = self.blocks[index](x, time, rotation, attend, kept, past)
+            dropped = draw_dropout(own, "attention", share, x), draw_dropout(own, "mlp", share, x)
+        after: Tensor = self.blocks[index](x, time, rotation, attend, dropped, past)
         return after
 
     def hidden_matrices(self) -> list[nn.Parameter]:
@@ -295,20 +296,20 @@ class _Block(nn.Module):
         time: Tensor | None,
         rotation: tuple[Tensor, Tensor],
         attend: Tensor | None,
-        kept: tuple[Tensor, Tensor] | None,
+        dropped: tuple[Dropped, Dropped] | None,
         past: _Past = None,
     ) -> Tensor:
-        """``kept`` are the factors of dropout, after attention and after the MLP; None drops nothing."""
-        kept_a, kept_m = kept or (None, None)
+        """``dropped``: what is dropped after attention and after the MLP; None drops nothing."""
+        dropped_a, dropped_m = dropped or (None, None)
         if time is None:
-            x = x + _drop(self.attention(self.norm_attention(x), rotation, attend, past), kept_a)
-            return x + _drop(self.mlp(self.norm_mlp(x)), kept_m)
+            x = add_update(x, self.attention(self.norm_attention(x), rotation, attend, past), None, dropped_a)
+            return add_update(x, self.mlp(self.norm_mlp(x)), None, dropped_m)
         modulation: Tensor = self.modulation(time)[:, None]
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)
         update = self.attention(_modulate(self.norm_attention(x), shift_a, scale_a), rotation, attend)
-        x = x + gate_a * _drop(update, kept_a)
+        x = add_update(x, update, gate_a, dropped_a)
         update = self.mlp(_modulate(self.norm_mlp(x), shift_m, scale_m))
-        return x + gate_m * _drop(update, kept_m)
+        return add_update(x, update, gate_m, dropped_m)
 
     def attention(
         self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Tensor | None, past: _Past = None
@@ -356,11 +357,6 @@ def _silence(linear: nn.Linear) -> None:
 def _modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """x (1 + scale) + shift."""
     return torch.addcmul(shift, x, 1 + scale)
-
-
-def _drop(x: Tensor, kept: Tensor | None) -> Tensor:
-    """Dropout with given factors; None drops nothing."""
-    return x if kept is None else x * kept.to(x.dtype)
 
 
 def _rotary_angles(first: int, length: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
