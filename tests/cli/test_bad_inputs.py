@@ -128,6 +128,7 @@ train duo-laptop --set training=fast                        | or set training.st
 {TRAIN} generation.tail=best                                | one of 'ancestral', 'greedy', 'posterior'
 {TRAIN} --device tpu                                        | invalid choice
 {TRAIN} --device cuda                                       | no GPU
+{TRAIN} --device mps                                        | no float64
 {TRAIN} --data {{absent}}                                   | no file, folder or named corpus
 {TRAIN} --data gutenberg-prosa                              | gutenberg-prose
 {TRAIN} --data {{empty}}                                    | is empty
@@ -285,6 +286,7 @@ sample {{run}} --trace {{loop}}                              | is a link that le
 sample {{run}} --trace /dev/null                            | is a device or a pipe, not a file
 sample {{run}} --trace {{absent}}/trace.json                | there is no folder
 sample {{run}} --device cuda                                | no GPU
+sample {{run}} --device mps                                 | use device cpu
 trace                                                       | FILE
 trace {{json}}                                              | nothing to make: give --html FILE, --svg FILE
 trace {{json}} --svg {{new}}                                | is no trace of a generation

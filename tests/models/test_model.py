@@ -74,6 +74,8 @@ def test_what_loading_refuses(tmp_path: Path) -> None:
         duality.load(str(tmp_path))
     with pytest.raises(ValueError, match="weights is 'average': choose 'ema'"):
         duality.load(tmp_path, weights="average")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"device is 'mps': GPUs of Apple have no float64.*use device cpu"):
+        duality.load(tmp_path, device="mps")
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="device is 'cuda': torch sees no GPU"):
             duality.load(tmp_path, device="cuda")

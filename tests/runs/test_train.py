@@ -267,7 +267,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weights(english: Path, monkeyp
     state, loader, phases = parts(recipe, torch.float32)
     before = [value.detach().clone() for value in state.model.parameters()]
 
-    def broken(*args: Any) -> tuple[Tensor, int, Tensor]:
+    def broken(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
         found = gradients(*args)
         grads_of(state.model)[0].fill_(math.inf)
         return found

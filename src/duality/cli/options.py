@@ -18,8 +18,10 @@ from duality.training import Precision as PrecisionName
 _Request = TypeVar("_Request")
 Name = Annotated[str, Positional, arg(metavar="RECIPE")]
 MaybeName = Annotated[str | None, Positional, arg(metavar="[RECIPE]")]
+_DEVICE = "where to compute; auto takes a GPU of NVIDIA or AMD (cuda) if there is one. mps is not supported."
 Start = Annotated[str | None, arg(name="from", metavar="SOURCE")]
-Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="where to compute; auto takes a GPU if there is one.")]
+# mps is a choice so that its refusal says why
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help=_DEVICE)]
 _PRECISION = (
     "what the network computes in; auto is bfloat16 on a GPU that has it, float32 elsewhere; tf32 is float32 with the "
     "quicker products of a GPU."

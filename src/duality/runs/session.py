@@ -110,12 +110,13 @@ class Session:
             if first < training.steps:
                 phase = phase_at(phases, first).name
                 report(f"training {self.recipe.name} to step {training.steps}, phase {phase}, in {folder}")
+            control = _Control(request, first, time.monotonic())
             with own_batches(state, batches, phases, training) as own:
                 while state.step < training.steps and not stopped:
                     record = take_step(state, own, phases, training)
                     if self.watch is not None:
                         self.watch(record)
-                    last, stopped = record.step == training.steps, place.largest(max(request, default=0))
+                    last, stopped = record.step == training.steps, control.signal_after(record.step)
                     if last or stopped or record.step % training.log_every == 0:
                         self.log(_log_row(record, first, time.monotonic() - started, peak))
                     if distillation is not None and record.step % distillation.round_steps == 0:
@@ -275,6 +276,43 @@ def consolidate(folder: Path, step: int | None = None, report: Reporter = silent
         saved = checkpoint.load(found)
         state = {name: value for name, value in saved.state.items() if name not in ("step", "parts")}
         return checkpoint.save(checkpoints, saved.step, saved.groups, state, keep=1 << 30)
+
+
+_LOOK_SECONDS = 0.5  # between two messages in which the ranks say whether they were asked to stop
+_MOST_STEPS = 100  # between two of them, however short a step is
+
+
+@dataclass
+class _Control:
+    """Which signal asks for a stop, in all ranks after the same step.
+
+    A process that is alone knows it after every step. Ranks have to tell each other, for which all of them wait;
+    they do so when ``_LOOK_SECONDS`` have passed in the slowest of them, as far as the steps before foretell it.
+    """
+
+    request: list[int]
+    """The signals that came to this rank."""
+    seen: int
+    """The step after which the ranks looked last."""
+    since: float
+    """When they looked last."""
+    every: int = 1
+    """How many steps later they look again."""
+
+    def signal_after(self, step: int) -> int:
+        """The signal that asks for a stop after this step; 0 if there is none, or none has been looked for."""
+        own = max(self.request, default=0)
+        if job().alone:
+            return own
+        if step < self.seen + self.every:
+            return 0
+        now = time.monotonic()
+        wanted = int((step - self.seen) * _LOOK_SECONDS / max(now - self.since, 1e-9))
+        # the largest signal of the ranks and, if there is none, the smallest number of steps, in one message
+        left_out = _MOST_STEPS - min(max(wanted, 1), _MOST_STEPS)
+        number, most_left_out = divmod(job().largest(own * _MOST_STEPS + left_out), _MOST_STEPS)
+        self.seen, self.every, self.since = step, _MOST_STEPS - most_left_out, now
+        return number
 
 
 @contextmanager

@@ -198,11 +198,11 @@ def phase_at(phases: tuple[Phase, ...], step: int) -> Phase:
 
 def gradients(
     state: TrainState, loader: Loader | Prefetch, phase: Phase, training: Training
-) -> tuple[Tensor, int, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Accumulate the gradient of one global batch; returns the loss, the number of tokens, and nats per real token.
 
     ``loader`` gives the rows of this rank. The ranks' gradients are averaged, so each is of the sum over its own rows,
-    divided by its share of all tokens.
+    divided by its share of all tokens. The host counts its own tokens and waits for no device and no other rank.
     """
     device, place = next(state.model.parameters()).device, job()
     own = place.share(training.batch_size)
@@ -213,9 +213,11 @@ def gradients(
     batch = batch if sees_all else replace(batch, paid=batch.valid)
     every = torch.ones_like(batch.ids, dtype=torch.bool)
     paid, padding = every if batch.paid is None else batch.paid, ~every if batch.padding is None else batch.padding
-    counted = torch.stack([paid.sum(), (paid & padding).sum(), padding.sum()])
+    counted = torch.stack([paid.sum(), (paid & padding).sum(), padding.sum()]).double()
+    if device.type == "cuda":
+        counted = counted.pin_memory().to(device, non_blocking=True)
     place.sum_(counted)
-    num_tokens, paid_padding, num_padding = counted.tolist()
+    num_tokens, paid_padding, num_padding = counted
     batch = batch.to(device)
     total, of_padding = torch.zeros(2, dtype=torch.float64, device=device)
     count = own.stop - own.start
@@ -236,8 +238,8 @@ def gradients(
         if batch.padding is not None:
             of_padding += torch.where(batch.padding[rows], nats, 0.0).sum()
     place.sum_(total, of_padding)
-    more = of_padding * (num_padding / paid_padding - 1) if paid_padding else 0.0
-    return total / num_tokens, num_tokens, (total + more) / max(1, num_tokens - paid_padding)
+    more = of_padding * torch.where(paid_padding > 0, num_padding / paid_padding - 1, 0.0)
+    return total / num_tokens, num_tokens, (total + more) / (num_tokens - paid_padding).clamp_min(1)
 
 
 def _drop_labels(denoiser: nn.Module, labels: Tensor, training: Training, noise: Noise) -> Tensor:
@@ -259,7 +261,7 @@ def take_step(
         loss, num_tokens, per_token = gradients(state, loader, phase, training)
     norm = gather(nn.utils.get_total_norm([value.grad for value in state.model.parameters() if value.grad is not None]))
     # One transfer per step: the first two numbers decide whether the weights may be changed.
-    values = torch.stack([loss, norm.to(loss.dtype), per_token]).tolist()
+    values = torch.stack([loss, norm.to(loss.dtype), per_token, num_tokens]).tolist()
     if not all(map(math.isfinite, values[:2])):
         raise TrainingDiverged(state.step + 1, values[0], values[1], rate)
     # Torch's factor is min(1, this): a factor of 1 would be a pass over all gradients without any effect.
@@ -272,7 +274,7 @@ def take_step(
     state.optimizer.zero_grad()  # whose memory a validation or the copy of a checkpoint can have
     state.step += 1
     state.average(training.ema)
-    return StepRecord(state.step, phase.name, values[0], rate, values[1], num_tokens, values[2])
+    return StepRecord(state.step, phase.name, values[0], rate, values[1], int(values[3]), values[2])
 
 
 def own_batches(state: TrainState, loader: Batches, phases: tuple[Phase, ...], training: Training) -> Prefetch:

@@ -152,6 +152,11 @@ def device_named(name: torch.device | str) -> torch.device:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
     if device == torch.device("cuda") and not job().alone:
         device = torch.device("cuda", torch.cuda.current_device())  # each rank has its own
+    if device.type == "mps":
+        raise ValueError(
+            f"device is {str(name)!r}: GPUs of Apple have no float64, in which noise and its levels are computed so "
+            "that results are the same on every device; use device cpu there, or a GPU of NVIDIA or AMD (cuda)"
+        )
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"device is {str(name)!r}: torch sees no GPU here; use device cpu, or install a CUDA build of torch"
