@@ -8,7 +8,7 @@
 #                        minutes)
 #   make docs            the documentation as a site: build/site/index.html
 #   make dist            a wheel and an sdist in dist/, each installed into a fresh environment and tried
-# And make test-gpu, which installs triton and tries the kernels of a GPU without one, in its interpreter and compiler (three
+# And make test-gpu, which installs triton and tries the kernels of a GPU without one, in its interpreter and compiler (two
 # minutes), and make browser, which installs Chromium for the tests of the studio's page, where it may.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -44,7 +44,7 @@ test-fast: .venv/installed
 # The interpreter and the compiler cannot be in one process.
 test-gpu: .venv/gpu
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/gpu/test_interpreted_*.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/gpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/gpu/test_compiled_*.py
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.bench --json build/bench.json --figure build/bench.png

@@ -36,8 +36,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("triton interprets kernels in a process of its own: make test-gpu", allow_module_level=True)
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # numpy's, of branches not taken
 
-ROWS = 24
-ALPHAS = [1e-7, 1e-3, 0.03, 0.5, 0.97, 1 - 1e-4, 1 - 1e-7]
+ROWS = 12
+ALPHAS = [1e-7, 0.03, 0.97, 1 - 1e-4, 1 - 1e-7]
 KINDS: tuple[Divergence, ...] = ("kl-backward", "kl-forward", "mse", "tvd")
 
 
@@ -114,7 +114,7 @@ def worst_row(found: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("num_states", [27, 1003])
+@pytest.mark.parametrize("num_states", [27, 601])
 def test_bounds_are_those_of_pytorch(name: str, alpha: float, num_states: int) -> None:
     formula, logits = make_bound(name, num_states, alpha), draw_logits(num_states, 0)
     if isinstance(formula, UniformScoreEntropy):
@@ -250,14 +250,13 @@ def test_a_score_with_its_head(name: str, autocast: bool, monkeypatch: pytest.Mo
 
 def test_a_belief_that_is_materialised() -> None:
     """No head: the kernels read the numbers themselves."""
-    log_p = torch.log_softmax(draw_logits(31, 0).view(2, 12, 31), -1).requires_grad_()
-    target = torch.log_softmax(draw_logits(31, 1).view(2, 12, 31), -1)
-    loss = fused_loss(_belief_from(log_p), BeliefDivergence(_belief_from(target), "kl-backward"))
-    expected = divergence("kl-backward", log_p, target)
-    assert torch.allclose(loss.nats, expected.double(), rtol=1e-5)
-    (found,) = torch.autograd.grad(loss.total, log_p)
-    (plain,) = torch.autograd.grad(torch.log_softmax(log_p, -1).exp().mul(log_p - target).sum(), log_p)
-    assert found.shape == plain.shape
+    leaf = draw_logits(31, 0).view(2, -1, 31).requires_grad_()
+    target = torch.log_softmax(draw_logits(31, 1).view(2, -1, 31), -1)
+    loss = fused_loss(_belief_from(torch.log_softmax(leaf, -1)), BeliefDivergence(_belief_from(target), "kl-backward"))
+    expected = divergence("kl-backward", torch.log_softmax(leaf, -1), target)
+    assert torch.allclose(loss.nats, expected.detach().double(), rtol=1e-5)
+    found, plain = (torch.autograd.grad(each.sum(), leaf)[0] for each in (loss.total, expected))
+    assert torch.allclose(found, plain, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("seen", [torch.float64, torch.float32])

@@ -25,13 +25,11 @@ class HeadProduct:
     @staticmethod
     def of(head: nn.Linear, num_outputs: int, dtype: torch.dtype, rows: int, lower: bool) -> HeadProduct:
         padded = -(-len(head.weight) // 64) * 64
-        weight, bias, logits = (
-            torch.zeros(shape, dtype=dtype, device=head.weight.device)
-            for shape in ((padded, head.weight.shape[1]), (padded,), (rows, padded))
-        )
+        like = head.weight.detach()
+        weight, bias = (like.new_zeros(shape, dtype=dtype) for shape in ((padded, like.shape[1]), (padded,)))
         weight[:num_outputs] = head.weight.detach()[:num_outputs]
         bias[:num_outputs] = head.bias.detach()[:num_outputs]
-        return HeadProduct(weight, bias, logits, num_outputs, lower)
+        return HeadProduct(weight, bias, like.new_empty(rows, padded, dtype=dtype), num_outputs, lower)
 
     def project(self, vectors: Tensor) -> Tensor:
         """Logits (n, num_outputs), which the next ones overwrite."""

@@ -54,11 +54,11 @@ def chunk_rows(num_states: int, device: torch.device, learning: bool = False, lo
     """How many rows to project at most at a time: enough for an efficient product, far fewer than a batch has.
 
     On a CPU the head's weights are read from memory once for each chunk, however many rows it has: 256 are worth that.
-    Without activations that are kept for a backward pass there is memory for more. On other devices, a gigabyte; two in
-    bfloat16 (``lower``), where nothing else of that size is needed: a batch of 64 x 1024 is then four products.
+    Without activations that are kept for a backward pass there is memory for more. On other devices, a gigabyte; with
+    ``lower``, where nothing else of that size is needed, four in bfloat16: 64 x 1024 tokens are then two products.
     """
     if device.type != "cpu":
-        return max((1 << (30 if lower else 28)) // num_states, 1)
+        return max((1 << (31 if lower else 28)) // num_states, 1)
     return max(256 if learning else 420, min((6 << 20) // num_states, 4096))
 
 
