@@ -110,6 +110,8 @@ def run_commands(page: str) -> None:
             continue
         if arguments[0] == "studio":  # it answers until it is ended: tests/studio starts it
             continue
+        if arguments[0] == "doctor":
+            arguments += ["--objectives", "ar"]
         if arguments[0] in ("train", "compare"):
             if "--data" not in arguments:
                 arguments += ["--data", "by_author" if "duo-laptop-authors" in arguments else "my_text.txt"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -146,6 +147,11 @@ def test_what_cannot_be_counted_is_an_error_of_one_line() -> None:
 # --- what is compiled
 
 
+class Pair(NamedTuple):
+    factor: Tensor
+    summand: Tensor
+
+
 class Chain(nn.Module):
     """A product, five elementwise operations, a normalisation, a product."""
 
@@ -153,9 +159,9 @@ class Chain(nn.Module):
         super().__init__()
         self.first, self.second, self.norm = nn.Linear(64, 64, bias=False), nn.Linear(64, 64), nn.LayerNorm(64)
 
-    def forward(self, x: Tensor, more: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, more: Pair) -> Tensor:
         h: Tensor = self.first(x)
-        h = (h * more[0] + more[1]).relu() * 2 + 1
+        h = (h * more.factor + more.summand).relu() * 2 + 1
         second: Tensor = self.second(self.norm(h))
         return second
 
@@ -165,7 +171,8 @@ def count_chain(compiled: bool, learning: bool) -> Cost:
         chain = gpu.place(Chain())
         if compiled:
             chain.compile()
-        x, more = torch.zeros(512, 64, device="cuda"), (torch.zeros(512, 64, device="cuda"),) * 2
+        x, factor = (torch.zeros(512, 64, device="cuda") for _ in range(2))
+        more = Pair(factor, factor)
         gpu.reset()
         for _ in range(2):
             made = chain(x, more)
@@ -217,11 +224,12 @@ def real_operations(chosen: Recipe, rows: int) -> float:
 
 @pytest.mark.parametrize("name", ["duo-laptop", "ar-laptop", "sedd-uniform-laptop"])
 def test_the_products_of_a_step_are_those_that_run(name: str) -> None:
-    """But for attention, which torch's counter does not know on a CPU."""
+    """But for attention, which torch's counter does not know on a CPU, and for the head, which a GPU pads."""
     chosen = recipe(name, (*SMALL, "training.compile=false"))
     cost = count_training(chosen, 4)[0].one
     products = cost.part(lambda event: not event.attention)
-    assert products.operations == real_operations(chosen, 4)
+    padding = 3 * 2 * (4 * 32) * 64 * (-257 % 64)  # three products of vectors of 64 numbers with 257 states
+    assert products.operations == real_operations(chosen, 4) + padding
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith("-laptop")])
@@ -229,8 +237,7 @@ def test_every_method_can_be_counted(name: str) -> None:
     for phase in count_training(recipe(name, SMALL), 2):
         assert phase.one.num_kernels > 50, phase.name
         assert phase.one.seconds(H100) > 0
-    if name != "ar-laptop":
-        assert count_sampling(recipe(name, SMALL), 2).num_kernels > 10
+    assert count_sampling(recipe(name, SMALL), 2).num_kernels > 10
 
 
 @pytest.mark.parametrize(("name", "kind"), [("duo-laptop", "dcd"), ("mdlm-laptop", "sdtt")])

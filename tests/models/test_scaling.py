@@ -14,9 +14,12 @@ from benchmarks.memory import Live
 from duality.cli.main import main
 from duality.data.loader import Loader
 from duality.models import plan as scaling
+from duality.models.cost import count_training
+from duality.models.roofline import GPUS
 from duality.recipes.catalogue import recipe, recipe_names
 from duality.recipes.corpus import make_sequences, prepare_corpus
 from duality.recipes.derive import derive_distillation, method_phases
+from duality.recipes.recipe import Recipe
 from duality.runs.session import _log_row
 from duality.runs.start import make_state
 from duality.training.loop import StepRecord, take_step
@@ -96,18 +99,54 @@ def test_a_validation_puts_all_weights_together() -> None:
     assert many.memory >= many.validation > 4000
 
 
-def test_operations_and_days() -> None:
+def test_operations_of_a_token() -> None:
     chosen = recipe("duo-lm1b")
     sizes = scaling.Sizes.of(chosen, CPU)
-    plain = sizes.estimate_speed(chosen, 8, 1e12)
-    assert plain.operations == pytest.approx(6 * (sizes.parameters - sizes.embedding) + 12 * 128 * 768 * 12)
-    assert plain.step_seconds * plain.tokens_per_second == pytest.approx(512 * 128)
-    assert plain.days == pytest.approx(1_000_000 * plain.step_seconds / 86_400)
+    plain = sizes.count_operations(chosen)
+    assert plain == pytest.approx(6 * (sizes.parameters - sizes.embedding) + 12 * 128 * 768 * 12)
     again = replace(chosen, training=replace(chosen.training, recompute=True))
-    assert sizes.estimate_speed(again, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    assert sizes.count_operations(again) == pytest.approx(4 / 3 * plain)
     taught = derive_distillation(chosen, "dcd", chosen.training.steps)
-    assert sizes.estimate_speed(taught, 8, 1e12).operations == pytest.approx(4 / 3 * plain.operations)
+    assert sizes.count_operations(taught) == pytest.approx(4 / 3 * plain)
     assert taught.training.batch_size == 128
+
+
+SMALL = ("backbone=nano", "data.length=32", "data.tokenizer=bytes", "training.batch_size=64")
+
+
+def fit_of(chosen: Recipe, sizes: scaling.Sizes, devices: int, rows: int) -> scaling.Fit:
+    strategy: scaling.Strategy = "single" if devices == 1 else "ddp"
+    return scaling._estimate(chosen, sizes, strategy, devices, 1, rows, torch.device("cuda"))
+
+
+def test_the_time_is_the_counted_one_or_the_measured_one() -> None:
+    chosen = recipe("duo-laptop", (*SMALL, "training.steps=1000", "method.curriculum=0.25"))
+    sizes = scaling.Sizes.of(chosen, CPU)
+    fit = fit_of(chosen, sizes, 2, 32)
+    speed = scaling.find_speed(chosen, sizes, fit, GPUS["A100"])
+    assert speed is not None
+    phases = {phase.name: phase.seconds(GPUS["A100"]) for phase in count_training(chosen, 32)}
+    assert speed.phases == phases
+    assert speed.step_seconds == pytest.approx(0.25 * phases["curriculum"] + 0.75 * phases["bound"])
+    assert speed.tokens_per_second == pytest.approx(64 * 32 / speed.step_seconds)
+    assert speed.days == pytest.approx(1000 * speed.step_seconds / 86_400)
+    assert speed.mfu == pytest.approx(sizes.count_operations(chosen) * speed.tokens_per_second / (2 * 312e12))
+    measured = scaling.find_speed(chosen, sizes, fit, GPUS["A100"], 0.5)
+    assert measured is not None
+    assert (measured.step_seconds, measured.phases) == (0.5, {})
+    assert measured.tokens_per_second == pytest.approx(64 * 32 / 0.5)
+    assert scaling.find_speed(chosen, sizes, fit, None) is None
+    elsewhere = scaling.find_speed(chosen, sizes, fit, None, 0.5)
+    assert elsewhere is not None
+    assert (elsewhere.mfu, elsewhere.days) == (None, measured.days)
+
+
+def test_every_micro_batch_takes_time() -> None:
+    chosen = recipe("ar-laptop", SMALL)
+    sizes = scaling.Sizes.of(chosen, CPU)
+    found = [scaling.find_speed(chosen, sizes, fit_of(chosen, sizes, 1, rows), GPUS["H100"]) for rows in (64, 32, 16)]
+    times = [each.step_seconds for each in found if each is not None]
+    assert times[0] < times[1] < times[2]
 
 
 def test_what_does_not_fit_is_divided_or_recomputed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,12 +155,15 @@ def test_what_does_not_fit_is_divided_or_recomputed(capsys: pytest.CaptureFixtur
         found: dict[str, object] = json.loads(capsys.readouterr().out)
         return found
 
-    small = planned("--devices", "8", "--memory", "4GB")
+    small = planned("--devices", "8", "--memory", "4GB", "--measured", "1")
     assert [row["fits"] for row in small["strategies"]] == [False, True]  # type: ignore[attr-defined]
-    large = planned("--devices", "8", "--memory", "80GB", "--peak", "989T")
+    large = planned("--devices", "8", "--memory", "80GB", "--measured", "0.21")
     assert all(row["fits"] for row in large["strategies"])  # type: ignore[attr-defined]
-    assert large["speed"]["days"] > 1  # type: ignore[index]
-    assert planned("--devices", "1", "--memory", "1GB", "--set", "training.batch_size=8")["smallest"] is None
+    assert large["speed"]["days"] == pytest.approx(1_000_000 * 0.21 / 86_400)  # type: ignore[index]
+    assert large["gpu"] == "H100"
+    on_cpu = ("--kind", "cpu", "--memory", "1GB", "--set", "training.batch_size=8")
+    assert planned(*on_cpu)["smallest"] is None
+    assert planned(*on_cpu)["speed"] is None
 
 
 @pytest.mark.parametrize(
@@ -130,8 +172,9 @@ def test_what_does_not_fit_is_divided_or_recomputed(capsys: pytest.CaptureFixtur
         (["--devices", "7"], "--devices 7: a batch of 512 can be divided over 1, 2, 4, 8, 16, 32, 64, 128, 256, 512"),
         (["--memory", "80"], "--memory '80': write a number and a unit"),
         (["--memory", "-3GB"], "write a number and a unit"),
-        (["--peak", "fast"], "--peak 'fast': write a number and a unit"),
-        (["--mfu", "2"], "--mfu 2.0: it is a share of the peak"),
+        (["--gpu", "Z9"], "--gpu 'Z9': choose from H200, H100, A100, L40S, L4, 4090, 3090"),
+        (["--measured", "0"], "--measured 0.0: it is the time of a step in seconds"),
+        (["--kind", "cpu"], "--kind cpu needs the memory of a device: --memory 64GB"),
         (["--distill", "sdtt"], "use --method dcd"),
     ],
 )

@@ -6,7 +6,7 @@
     watch      the live view of sampling
     train      train, distill, plan                 sample     sample, trace, studio
     evaluate   eval, compare, quality, plot         data       data
-    runs       runs, consolidate, import, export, publish
+    runs       runs, consolidate, import, export, publish, doctor
     papers     recipes, reproduce, variance
 
 ``COMMANDS`` are the commands by name; each is a typed function, whose signature and docstring are its help. A command
@@ -33,6 +33,7 @@ HOMES = {
     "runs": "runs:runs",
     "recipes": "papers:recipes",
     "data": "data:data",
+    "doctor": "runs:doctor",
     "studio": "sample:studio",
     "trace": "sample:trace",
 }

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
 from duality.cli.console import print_table, say
-from duality.cli.options import AnyModel, Assignments, Folder, KeptStep, Round, Step, Weights
+from duality.cli.options import AnyModel, Assignments, Device, Folder, KeptStep, Round, Step, Weights
 from duality.files.atomic import json_text, readable_size
 from duality.registry import visible
+
+if TYPE_CHECKING:
+    from duality.runs.doctor import Timing
 
 
 def runs(directory: Annotated[Path, Positional, arg(metavar="DIR")] = Path("runs"), json: bool = False) -> None:
@@ -152,3 +156,50 @@ def publish(
         print(save_pretrained(model, folder, fields))
     elif name is not None:
         print(push_to_hub(model, name, fields, private, revision))
+
+
+def doctor(device: Device = "auto", out: Path | None = None, objectives: tuple[str, ...] = ()) -> int:
+    """Check what this machine can do: versions, kernels against their reference, a step of every objective.
+
+    It takes about a minute. The exit code is 1 if a check fails.
+
+    Args:
+        out: a file for all of it as JSON, to attach to an issue.
+        objectives: time these alone: "duo, curriculum", "duo, bound", mdlm, ar, sedd-absorb, sedd-uniform, dcd, sdtt.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # of torch's profiler, read when torch is loaded
+    from duality.files.atomic import check_file, write_atomically
+    from duality.runs.doctor import examine
+    from duality.training.settings import device_named
+
+    if out is not None:
+        check_file(out)
+    found = examine(device_named(device), say, objectives)
+    print_table(("", ""), found.facts.items())
+    checks = [
+        (
+            each.name,
+            "passed" if each.passed else "FAILED",
+            each.problem or f"{each.error:.1e} (at most {each.allowed:.0e})",
+        )
+        for each in found.checks
+    ]
+    print_table(("check", "", "error against float64 on a CPU"), checks)
+    print_table(
+        ("training step", "tokens/s", "ms", "MFU", "host waits", "longest operators"), map(_describe, found.timings)
+    )
+    print("nothing failed" if found.passed else "something failed: attach the file of --out to an issue")
+    if out is not None:
+        write_atomically(out, json_text(found.as_json(), indent=1) + "\n")
+    return 0 if found.passed else 1
+
+
+def _describe(timing: Timing) -> tuple[str, ...]:
+    """The row of an objective."""
+    if timing.problem:
+        return (timing.name, "FAILED", "", "", "", timing.problem)
+    total = timing.step_seconds
+    longest = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in list(timing.operators.items())[:3])
+    mfu = "–" if timing.mfu is None else f"{timing.mfu:.0%}"
+    waits = "–" if timing.waits is None else f"{sum(timing.waits.values())}"
+    return (timing.name, f"{timing.tokens_per_second:,.0f}", f"{1e3 * total:,.0f}", mfu, waits, longest)

@@ -20,6 +20,7 @@ from duality.runs.requests import DistillRequest, RoundChanges, TrainRequest
 
 if TYPE_CHECKING:
     from duality.models.plan import Fit, Sizes, Speed
+    from duality.models.roofline import GPU
     from duality.recipes.recipe import Recipe
     from duality.runs.resume import TrainingPlan
 
@@ -104,24 +105,26 @@ def _describe_load(load: float) -> str | None:
 def plan(
     recipe: Name,
     devices: int = 1,
-    memory: str = "80GB",
-    peak: str | None = None,
-    mfu: float = 0.4,
+    gpu: str = "H100",
+    memory: str | None = None,
+    measured: float | None = None,
     kind: Literal["cuda", "cpu"] = "cuda",
     distill: DistillationName | None = None,
     assignments: Assignments = (),
     json: bool = False,
 ) -> None:
-    """Say what a training needs on many devices: memory, batch, bytes over the network, days.
+    """Say what a training needs on many devices: memory, batch, bytes over the network, time.
 
     Args:
         recipe: a name that `duality recipes` lists, or a run folder.
         devices: how many devices: GPUs, or processes on CPUs.
-        memory: of one device, such as 80GB or 24GiB.
-        peak: operations per second of one device at its best, such as 989T for bfloat16 on an H100; with it, time is
-            estimated.
-        mfu: the share of the peak that is reached.
-        kind: kind of the devices: a GPU computes in bfloat16 where the recipe says auto, a CPU in float32.
+        gpu: the GPU, by a part of its name: H200, H100, A100, L40S, L4, 4090 or 3090. The kernels of a step are counted
+            and its time is simulated.
+        memory: of one device, such as 80GB or 24GiB; that of the GPU if not given.
+        measured: seconds of a step that you have timed on such a device, with its share of the batch; it replaces the
+            simulated time.
+        kind: kind of the devices: a GPU computes in bfloat16 where the recipe says auto, a CPU in float32; a CPU has no
+            time but a measured one.
         distill: plan the distillation of a run of this recipe instead: dcd (for uniform noise) or sdtt (absorbing).
         assignments: change a field of the recipe, such as --set backbone=medium; can be repeated.
         json: print one JSON object instead of a table.
@@ -129,7 +132,7 @@ def plan(
     import torch
 
     from duality.models.folder import exists, read_recipe
-    from duality.models.plan import Sizes, check_plan
+    from duality.models.plan import Sizes, check_plan, find_speed
     from duality.recipes import catalogue
     from duality.recipes.derive import derive_distillation
 
@@ -138,22 +141,54 @@ def plan(
         chosen = derive_distillation(chosen, distill, chosen.training.steps)
     chosen = catalogue.modify(chosen, assignments)
     check_plan(chosen, devices, say)
-    if not 0 < mfu <= 1:
-        raise ValueError(f"--mfu {mfu}: it is a share of the peak, above 0 and at most 1")
-    room = _parse_number(memory, "--memory", {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})
-    best = None if peak is None else _parse_number(peak, "--peak", {"T": 1e12, "G": 1e9, "P": 1e15})
-    where = torch.device(kind)
+    if measured is not None and not 0 < measured < math.inf:
+        raise ValueError(f"--measured {measured}: it is the time of a step in seconds, above 0")
+    known, where = _find_gpu(gpu, kind), torch.device(kind)
+    if memory is None and known is None:
+        raise ValueError("--kind cpu needs the memory of a device: --memory 64GB")
+    room = known.memory if memory is None and known else _parse_number(memory or "", "--memory", _UNITS)
     sizes = Sizes.of(chosen, where)
     rows = list(sizes.try_strategies(chosen, devices, room, where))
-    speed = None if best is None else sizes.estimate_speed(chosen, devices, best * mfu)
+    fit = next((row for row in rows if row.is_within(room)), rows[0])
+    speed = find_speed(chosen, sizes, fit, known, measured)
     least = sizes.find_smallest(chosen, room, where)
     if json:
         strategies = [{**asdict(row), "memory": row.memory, "fits": row.is_within(room)} for row in rows]
         smallest = least and {"devices": least.devices, "strategy": least.strategy}
         about = {"recipe": chosen.name, "parameters": sizes.parameters, "trained": sizes.trained}
+        about |= {"gpu": known and known.name}
         print(json_text({**about, "strategies": strategies, "speed": speed and asdict(speed), "smallest": smallest}))
     else:
-        _print_plan(chosen, sizes, rows, room, speed, least)
+        _print_plan(chosen, sizes, rows, room, least)
+        if speed is not None:
+            print(_describe_speed(speed, known.name if known and measured is None else None))
+
+
+_UNITS = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20}
+
+
+def _find_gpu(name: str, kind: str) -> GPU | None:
+    """The GPU of this name; None for a CPU."""
+    from duality.models.roofline import GPUS, find_gpu
+
+    if kind == "cpu":
+        return None
+    known = find_gpu(name)
+    if known is None:
+        raise ValueError(f"--gpu {name!r}: choose from {', '.join(GPUS)}; for another one take the most similar")
+    return known
+
+
+def _describe_speed(speed: Speed, gpu: str | None) -> str:
+    """The speed in words: simulated for a GPU, or measured."""
+    each = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in speed.phases.items())
+    source = "as measured" if gpu is None else f"simulated for the {gpu}, gradients over the network left out"
+    phases = f" ({each})" if len(speed.phases) > 1 else ""
+    share = "" if speed.mfu is None else f", {speed.mfu:.0%} of the peak"
+    return (
+        f"{speed.step_seconds:.3g} s a step{phases}, {source}\n{speed.tokens_per_second:,.0f} tokens per second, "
+        f"{speed.days:,.2f} days{share} ({speed.operations / 1e9:,.2f} G operations for each token)"
+    )
 
 
 def _parse_number(text: str, name: str, units: dict[str, float]) -> float:
@@ -173,10 +208,8 @@ def _parse_number(text: str, name: str, units: dict[str, float]) -> float:
     raise ValueError(f"{name} {text!r}: write a number and a unit: {' or '.join(units)}, such as 80{first}")
 
 
-def _print_plan(
-    recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, speed: Speed | None, least: Fit | None
-) -> None:
-    """Print what a training needs: a row for each strategy, the speed, the fewest devices of this room."""
+def _print_plan(recipe: Recipe, sizes: Sizes, rows: list[Fit], room: float, least: Fit | None) -> None:
+    """Print what a training needs: a row for each strategy, the fewest devices of this room."""
     training, length = recipe.training, recipe.data.length
     part = "" if sizes.trained == sizes.parameters else f", of which {sizes.trained / 1e6:,.2f} M are trained"
     print(
@@ -192,11 +225,6 @@ def _print_plan(
         fit, times = "yes" if row.is_within(room) else "no", f"{row.micro_batch} x {row.accumulations}"
         table.append([name, *(f"{size / 1e9:,.2f}" for size in needs), fit, times, f"{row.sent / 1e9:,.2f} GB"])
     print_table(("strategy", *parts, "GB in all", "fits", "rows x times", "sent"), table, width=140)
-    if speed is not None:
-        print(
-            f"{speed.tokens_per_second:,.0f} tokens per second, {speed.step_seconds:.3g} s a step, "
-            f"{speed.days:,.2f} days ({speed.operations / 1e9:,.2f} G operations for each token)"
-        )
     if least is None:
         print("it fits on no number of such devices: take a smaller backbone, or --set training.recompute=true")
     else:

@@ -63,9 +63,10 @@ def _choose_rows(lazy: LazyLogits, formula: Formula, where: Tensor | None) -> tu
 class _Gradients:
     """Gradients of the vectors and, if it is trained, of the head; ``add`` takes those of a chunk of logits."""
 
-    def __init__(self, lazy: LazyLogits):
+    def __init__(self, lazy: LazyLogits, num_rows: int):
         self.flat, self.head, self.num_outputs = lazy.vectors.detach().flatten(0, 1), lazy.head, lazy.num_outputs
-        self.vectors = torch.zeros_like(self.flat)
+        self.low = self.flat  # in the precision of the products
+        self.vectors = torch.zeros_like(self.flat) if num_rows < lazy.positions else torch.empty_like(self.flat)
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
 
@@ -103,7 +104,8 @@ class _Gradients:
         low = product.logits[: len(rows)]
         if not product.lower or slopes.dtype != low.dtype:  # elsewhere than in the memory of the product
             low[:, : self.num_outputs] = slopes
-        seen = self.flat[rows].to(low.dtype)
+        self.low = self.low.to(low.dtype)
+        seen = self.low[rows]
         self.vectors[rows] = torch.mm(low, product.weight).to(self.vectors.dtype)
         if not head.weight.requires_grad:
             return
@@ -181,7 +183,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, lazy: LazyLogits, formula: Formula, rows: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        gradients = _Gradients(lazy)
+        gradients = _Gradients(lazy, len(rows))
         nats = _read(lazy, formula, rows, gradients)
         if not len(rows) and len(inputs) > 1:  # no position has a loss
             gradients.weight, gradients.bias = (torch.zeros_like(each) for each in inputs[1:])

@@ -10,6 +10,8 @@
     folder        what a run folder holds, and where its numbers come from
     size          the weights of a recipe's network, and the memory that it needs at least
     plan          what a training needs on many devices
+    cost          what a step costs a GPU, counted on the real code without one (fake_gpu, operators, fusion)
+    roofline      how long a GPU needs for it
 
-``size`` and ``plan`` need no weights: they read a recipe.
+``size``, ``plan`` and ``cost`` need no weights: they read a recipe.
 """

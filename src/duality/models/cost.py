@@ -5,7 +5,7 @@
 method: a new objective, a new network is counted by itself. ``roofline`` makes times of it.
 
 Kernels are those of a machine with Triton and a compiler. The blocks are compiled if the recipe says so, or "auto".
-Rows have no padding, and a step has the noise of its data, so that half of the positions are masked.
+Half of the positions are masked, where there is a mask token.
 
 What must hold: nothing that the count pretends reaches the caller: it runs in a process of its own.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
@@ -34,10 +34,11 @@ from duality.models.size import Outline, expected_vocabulary
 from duality.noise import Noise
 from duality.protocols import Phase, Vocabulary
 from duality.recipes.derive import method_phases
-from duality.recipes.recipe import Recipe
+from duality.recipes.recipe import Data, Recipe
 from duality.registry import one_line
 from duality.samplers.generate import levels
 from duality.training.loop import TrainState, take_step
+from duality.training.precision import computing
 
 _Result = TypeVar("_Result")
 
@@ -59,16 +60,21 @@ class PhaseCost:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Batches of tokens that are all 0."""
+    """Batches of tokens that are all 0, with the masks that the data would have."""
 
     rows: int
-    length: int
-    labels: bool
+    data: Data
 
     def batch(self, step: int) -> Batch:
-        """The same for every step, in memory from which a GPU copies while the CPU continues."""
-        ids = torch.zeros(self.rows, self.length, dtype=torch.int64)
-        return Batch(ids, None, ids[:, 0] if self.labels else None)
+        """The same for every step."""
+        ids = torch.zeros(self.rows, self.data.length, dtype=torch.int64)
+        documents, labels = self.data.packing == "document", ids[:, 0] if self.data.labels else None
+        if documents and self.data.padding == "ignore":
+            return Batch(ids, ids == 0, labels)
+        padding = ids > 0 if documents else None
+        return Batch(
+            ids, None, labels, padding, ids == 0 if padding is not None and self.data.padding == "light" else None
+        )
 
 
 def in_own_process(function: Callable[..., _Result], *args: object) -> _Result:
@@ -133,7 +139,7 @@ def _count_step(recipe: Recipe, rows: int, micro_batches: int, step: int) -> Cos
         recipe.training, batch_size=batch, micro_batch=rows if micro_batches > 1 else 0, compile=compiled
     )
     vocabulary = expected_vocabulary(recipe)
-    loader = _Rows(batch, recipe.data.length, recipe.data.labels)
+    loader = _Rows(batch, recipe.data)
     share = _share_of(recipe)
     answers = {"_choose_rows": [int(share * rows * recipe.data.length)]}  # positions with a loss; nothing is certain
     with _with_kernels(), FakeGPU(share, answers) as gpu:
@@ -169,9 +175,10 @@ def _count_sampling(recipe: Recipe, batch: int) -> Cost:
     vocabulary, length = expected_vocabulary(recipe), recipe.data.length
     sampler = recipe.method.sampler(vocabulary.num_tokens)
     steps = sampler.steps(length, recipe.generation.steps)
-    with _with_kernels(), FakeGPU(_share_of(recipe)) as gpu:
+    with _with_kernels(), FakeGPU(_share_of(recipe)) as gpu, ExitStack() as inside:
         model = _network(recipe, vocabulary, gpu)
         denoiser, device = with_memo(model), next(model.parameters()).device
+        inside.enter_context(computing("auto", device))
         alphas = levels(recipe.method.sampling_schedule(), steps).to(device)
         noise = Noise.of(0, 0, torch.arange(batch, device=device)).fold("generate")
         state = sampler.start(denoiser, length, steps, noise)

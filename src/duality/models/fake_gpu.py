@@ -82,7 +82,8 @@ class _Places:
         if frame is not None:
             place = f"{frame.f_code.co_filename.removeprefix(_PACKAGE)}:{frame.f_lineno}"
         if number is None:
-            self.of_node[torch._C._autograd._get_sequence_nr() - 1] = place
+            # the node of an operator is made just before it; what has no node comes after that of another one
+            self.of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
             return place
         return f"backward of {self.of_node.get(number, place)}"
 

@@ -287,7 +287,8 @@ def _substitute(values: PyTree, new: dict[int, Tensor], found: list[Tensor]) -> 
     if isinstance(values, dict):
         return {key: _substitute(value, new, found) for key, value in values.items()}
     if isinstance(values, (tuple, list)):
-        return type(values)(_substitute(value, new, found) for value in values)
+        parts = [_substitute(value, new, found) for value in values]
+        return type(values)(parts) if type(values) in (tuple, list) else type(values)(*parts)  # a named tuple
     if is_dataclass(values) and not isinstance(values, type):
         changed = {each.name: _substitute(getattr(values, each.name), new, found) for each in fields(values)}
         return replace(values, **{name: value for name, value in changed.items() if isinstance(value, (Tensor, list))})

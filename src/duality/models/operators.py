@@ -94,6 +94,8 @@ def _moved_bytes(func: OpOverload, args: PyTree, kwargs: PyTree, given: list[Ten
     marked = [each.name for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
     changed = tensors_in([values.get(each) for each in marked])
     unread = {id(each) for each in tensors_in([value for key, value in kwargs.items() if key in marked])}
+    if name.endswith("_like"):
+        unread |= {id(each) for each in given}
     if name in _OVERWRITE:
         unread |= {id(each) for each in changed[:1]}
     inputs = {id(each) for each in given}

@@ -17,9 +17,13 @@ Bytes that a device sends in a step, with N devices, S of which share the weight
                   CPUs, where gloo adds them up on every rank); and 2 (R - 1) / R of its part of the gradients, for
                   R = N / S groups. Weights are put together for every micro-batch, a teacher's too
 
-A training step of P weights computes 6 operations for each of them and token, those of the embedding excepted, which is
-only looked up, and 12 length x width for the attention of each block; a teacher adds a third. A recomputed block is
-computed a third more. A weight that is not trained, frozen or below an adapter, has 4 and no gradient.
+The time of a step is that of its kernels, counted on the real code (``cost``) and simulated for a GPU (``roofline``),
+or what was measured. Gradients over the network are not in it.
+
+The share of the peak that is reached (MFU) compares it with the operations that a step needs, whatever it computes: for
+each token 6 of each weight, those of the embedding excepted, which is only looked up, and 12 length x width for the
+attention of each block. A teacher adds a third. A recomputed block is computed a third more. A weight that is not
+trained, frozen or below an adapter, has 4 and no gradient.
 
 What must hold: the memory of all tensors is within 15 % of what is measured (``benchmarks/memory.py``). A process has
 more: its libraries, and what its allocator keeps.
@@ -37,6 +41,7 @@ from torch import Tensor, nn
 from duality.denoisers.wrapping import unwrap
 from duality.files.progress import Reporter
 from duality.fused.lazy import chunk_rows
+from duality.models.roofline import GPU, find_gpu
 from duality.models.size import ASSUMED, expected_vocabulary, known_vocab_size
 from duality.noise import Noise
 from duality.protocols import Network, VectorDenoiser
@@ -118,15 +123,12 @@ class Sizes:
         found = (fit for devices in counts for fit in self.try_strategies(recipe, devices, memory, device))
         return next((fit for fit in found if fit.is_within(memory)), None)
 
-    def estimate_speed(self, recipe: Recipe, devices: int, operations_per_second: float) -> Speed:
-        """How fast ``devices`` are that compute so many operations in a second each, all in all."""
-        training, length = recipe.training, recipe.data.length
-        forward = 2 * (self.parameters - self.embedding) + 4 * length * self.width * self.depth
+    def count_operations(self, recipe: Recipe) -> float:
+        """The operations of training on a token."""
+        forward = 2 * (self.parameters - self.embedding) + 4 * recipe.data.length * self.width * self.depth
         gradients = self.trained / self.parameters  # a pass of their own, as long as the forward one if all are trained
-        passes = 2 + gradients + (1 if recipe.distillation is not None else 0) + (1 if training.recompute else 0)
-        tokens = devices * operations_per_second / (passes * forward)
-        seconds = training.batch_size * length / tokens
-        return Speed(passes * forward, tokens, seconds, training.steps * seconds / 86_400)
+        recompute = 1 if recipe.training.recompute else 0
+        return forward * (2 + gradients + (1 if recipe.distillation is not None else 0) + recompute)
 
 
 @dataclass(frozen=True)
@@ -160,12 +162,36 @@ class Fit:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a job is: ``operations`` of a token, tokens in a second, seconds of a step, days of the training."""
+    """How fast a job is: ``operations`` of a token, tokens in a second, seconds of a step, days of the training.
+
+    ``mfu`` is the share of the peak, None if that is not known; ``phases`` are seconds of a step in each phase.
+    """
 
     operations: float
     tokens_per_second: float
     step_seconds: float
     days: float
+    mfu: float | None
+    phases: dict[str, float]
+
+
+def find_speed(recipe: Recipe, sizes: Sizes, fit: Fit, gpu: GPU | None, measured: float | None = None) -> Speed | None:
+    """The speed of a job: ``measured``, in seconds of a step, or else counted; None if neither is possible."""
+    from duality.models.cost import count_training
+
+    training, phases = recipe.training, dict[str, float]()
+    if measured is not None:
+        seconds = measured
+    elif gpu is None:
+        return None
+    else:
+        counted = count_training(recipe, fit.micro_batch, fit.accumulations)
+        phases = {phase.name: phase.seconds(gpu, fit.accumulations) for phase in counted}
+        total = sum(phase.steps for phase in counted)
+        seconds = sum(phase.steps / total * phases[phase.name] for phase in counted)
+    operations, tokens = sizes.count_operations(recipe), training.batch_size * recipe.data.length / seconds
+    mfu = None if gpu is None else operations * tokens / (fit.devices * gpu.bfloat16)
+    return Speed(operations, tokens, seconds, training.steps * seconds / 86_400, mfu, phases)
 
 
 def check_plan(recipe: Recipe, devices: int, report: Reporter) -> None:
@@ -251,14 +277,9 @@ def _estimate(
     return Fit(strategy, devices, shard, rows, accumulations, state, gathered, kept, loss, validation, sent)
 
 
-# Operations per second in bfloat16 without sparsity, as the makers state them, by a part of the device's name.
-_PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "3090": 71e12}
-
-
 def operations_per_second(recipe: Recipe, device: torch.device) -> tuple[float, float] | None:
     """Operations of a token, and the peak of the device; None if the peak is not known for its precision."""
     if device.type != "cuda" or recipe.training.dtype_on(device) != torch.bfloat16:
         return None
-    name = torch.cuda.get_device_name(device)
-    peak = next((peak for part, peak in _PEAKS.items() if part in name), None)
-    return None if peak is None else (Sizes.of(recipe, device).estimate_speed(recipe, 1, 1.0).operations, peak)
+    gpu = find_gpu(torch.cuda.get_device_name(device))
+    return None if gpu is None else (Sizes.of(recipe, device).count_operations(recipe), gpu.bfloat16)

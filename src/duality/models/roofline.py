@@ -92,7 +92,9 @@ class Event:
         """The device's time."""
         if self.kind != "kernel":
             return 0.0
-        share = gpu.attention if self.attention else _PLAIN_PRODUCT if self.arithmetic == "float32" else _PRODUCT
+        share = gpu.attention if self.attention else _PRODUCT
+        if self.arithmetic == "float32":
+            share = _PLAIN_PRODUCT
         computed = self.operations / (gpu.peak(self.arithmetic) * share)
         return max(self.moved / (gpu.bandwidth * _BANDWIDTH), computed, _SHORTEST)
 

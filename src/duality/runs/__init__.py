@@ -8,6 +8,7 @@ session      the steps of a training, and what is written between them: checkpoi
 corpus       the corpus of a run
 trackers     the log of a training in other programs: ``tensorboard``, ``wandb``
 listing      the run folders below a directory
+doctor       what this machine can do; ``checks`` compares its numbers with those of a CPU in float64
 
 folder/  recipe.json  env.json  tokenizer.json  corpus.json  metrics.jsonl  loss.png
          checkpoints/step-00001000/  samples/step-00001000.jsonl

@@ -21,12 +21,12 @@ sets the counters, and algorithms have a counter of their own). tests/papers/duo
 and compares every label, heading and number with the source, where that is present.
 
 A GPU-day is a day of one device. The GPU-days of the index's trainings are kept in gpu_days.json, because counting the
-networks takes a minute. The numbers are days x devices of the command `duality plan` that the index names for a
-training (``DEVICES``: 8 devices of 80 GB, 989 T operations per second at their peak, of which 40 % are reached). They
-do not include evaluation and sampling.
+kernels of all steps takes minutes. The numbers are days x devices of the command `duality plan` that the index names
+for a training (``DEVICES``: 8 H100). They are simulated, and do not include gradients over the network, evaluation and
+sampling.
 
 What must hold: docs/paper.md is what ``_write_page`` gives, every number of ours in it stands in the page that it
-links, and gpu_days.json is what ``_compute_days`` gives; tests compare them. Nothing here imports torch but
+links, and gpu_days.json is what ``_compute_days`` gave; tests compare them. Nothing here imports torch but
 ``_compute_days``.
 """
 
@@ -41,7 +41,7 @@ from pathlib import Path
 from duality.evaluation.tables import table as markdown_table
 from duality.papers.duo import Entry, read_entries
 
-DEVICES = "--devices 8 --memory 80GB --peak 989T --mfu 0.4"
+DEVICES = "--devices 8 --gpu H100"
 NONE = "-"  # what the paper prints where it has no number
 
 
@@ -248,21 +248,27 @@ def _compute_days() -> dict[str, float]:
     """GPU-days by the command `duality plan`, computed as that command does."""
     import torch
 
-    from duality.models.plan import Sizes
+    from duality.models.plan import Sizes, find_speed
+    from duality.models.roofline import GPUS
     from duality.recipes import catalogue
     from duality.recipes.derive import derive_distillation
 
-    devices, peak, mfu = (float(text.rstrip("T")) for text in DEVICES.split()[1::2] if not text.endswith("GB"))
-    sizes: dict[str, Sizes] = {}  # the number of steps does not change a network
+    number, name = DEVICES.split()[1::2]
+    devices, gpu, device = int(number), GPUS[name], torch.device("cuda")
+    seconds: dict[tuple[str, ...], float] = {}  # what is set of a training changes no step of these
     found = {}
     for command, training in sorted({each.plan: each for each in _trainings()}.items()):
         recipe = catalogue.recipe(training.recipe, training.changes)
         if training.base:
             recipe = derive_distillation(recipe, training.distill.split()[0], recipe.training.steps)
-        if training.recipe not in sizes:
-            sizes[training.recipe] = Sizes.of(recipe, torch.device("cuda"))
-        speed = sizes[training.recipe].estimate_speed(recipe, int(devices), peak * 1e12 * mfu)
-        found[command] = round(speed.days * devices, 3)
+        step = (recipe.name, *(each for each in training.changes if not each.startswith("training.")))
+        if step not in seconds:
+            sizes = Sizes.of(recipe, device)
+            rows = list(sizes.try_strategies(recipe, devices, gpu.memory, device))
+            speed = find_speed(recipe, sizes, next(row for row in rows if row.is_within(gpu.memory)), gpu)
+            assert speed is not None
+            seconds[step] = speed.step_seconds
+        found[command] = round(recipe.training.steps * seconds[step] / 86_400 * devices, 3)
     return found
 
 
