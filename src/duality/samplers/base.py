@@ -70,10 +70,9 @@ class RouteSampler:
         for rows, log_p in belief.each(positions(needed)):
             log_p_z = finite(log_p).gather(-1, z[rows, None].clamp_max(belief.num_outputs - 1))[:, 0]
             p_z = torch.where(believable[rows], log_p_z.double().exp(), 0.0)
-            routes, u, read = self.routes(p_z, prior_z[rows], now[rows], later[rows]), route[rows], needed[rows]
-            fresh = (u >= routes.belief) & (u < routes.belief + routes.prior)
-            from_prior[rows] = torch.where(read, fresh, from_prior[rows])
-            takes = read & (u < routes.belief)
+            routes, u = self.routes(p_z, prior_z[rows], now[rows], later[rows]), route[rows]
+            from_prior[rows] = (u >= routes.belief) & (u < routes.belief + routes.prior)
+            takes = u < routes.belief
             chosen = positions(takes)
             places = rows[chosen]
             tokens[places] = torch.where(takes[chosen], draw_states(log_p, chosen, draw[places]), tokens[places])
