@@ -50,6 +50,10 @@ def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_reader(lazy, formula) is None
     monkeypatch.setenv("DUALITY_KERNELS", "on")
     assert find_reader(lazy, formula) is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert find_reader(lazy, formula) is not None
+    with torch.autocast("cpu", torch.float16):
+        assert find_reader(lazy, formula) is None
     monkeypatch.setenv("DUALITY_KERNELS", "off")
     assert not kernels.kernels_run(GPU)
     monkeypatch.setenv("DUALITY_KERNELS", "yes")

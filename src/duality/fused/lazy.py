@@ -91,6 +91,13 @@ class LazyLogits:
         """All flat positions."""
         return torch.arange(self.positions, device=self.vectors.device)
 
+    def logits_type(self) -> torch.dtype:
+        """The precision of the products that logits are."""
+        kind = self.vectors.device.type
+        if self.head is not None and torch.is_autocast_enabled(kind):
+            return torch.get_autocast_dtype(kind)
+        return self.vectors.dtype
+
     def project(self, rows: Tensor | slice) -> Tensor:
         """Logits (n, num_outputs) of some rows: a tensor that the caller may overwrite."""
         vectors = self.vectors.reshape(self.positions, -1)[rows]
@@ -121,9 +128,8 @@ class LazyLogits:
         if self.head is None:
             return self
         if lower or device.type != "cpu":
-            if torch.is_autocast_enabled(device.type):
-                dtype = torch.get_autocast_dtype(device.type)
-            return replace(self, product=HeadProduct.of(self.head, self.num_outputs, dtype, rows, lower))
+            product = HeadProduct.of(self.head, self.num_outputs, self.logits_type(), rows, lower)
+            return replace(self, product=product)
         if at_least_float32(self.vectors[:0]).dtype != dtype or torch.is_autocast_enabled(device.type):
             return self
         return replace(self, buffer=torch.empty(rows, self.num_outputs, dtype=dtype, device=device))

@@ -40,10 +40,9 @@ RowReader = Callable[..., Read]
 
 def find_reader(lazy: LazyLogits, formula: Formula) -> RowReader | None:
     """What reads rows of ``lazy`` for formulas such as this one; None if there are no kernels for it."""
-    make = _READERS.get(type(formula))
-    alike = all(target.num_outputs == lazy.num_outputs for target in formula.targets())
-    double = torch.float64 in [lazy.vectors.dtype, *(target.vectors.dtype for target in formula.targets())]
-    return make if alike and not double and kernels.kernels_run(lazy.vectors.device) else None
+    rows = (lazy, *formula.targets())
+    fit = all(each.num_outputs == lazy.num_outputs and each.logits_type() in _TYPES for each in rows)
+    return _READERS.get(type(formula)) if fit and kernels.kernels_run(lazy.vectors.device) else None
 
 
 def _read_cross_entropy(formula: CrossEntropy, logits: Tensor, sums: bool) -> Read:
@@ -164,6 +163,7 @@ def _read_divergence(formula: BeliefDivergence, logits: Tensor, sums: bool) -> R
     return (nats,), pull
 
 
+_TYPES = (torch.float32, torch.bfloat16)  # in float16 a gradient would vanish
 _READERS: dict[type[Formula], RowReader] = {
     CrossEntropy: _read_cross_entropy,
     UniformBound: _read_bound,
