@@ -359,6 +359,9 @@ compare duo-laptop --out {{new}} --sample-steps 0           | sample steps: 0; i
 compare duo-laptop --out {{new}} --judge {{absent}}         | {{absent}}
 compare duo-laptop --out {{new}} --device cuda              | no GPU
 compare duo-laptop --out {{file}} --data {{text}}           | {{file}}
+doctor --objectives nonsense                                | choose from duo, curriculum; duo, bound
+doctor --device mps                                         | GPUs of Apple have no float64
+doctor --device cuda                                        | no GPU
 plan                                                        | RECIPE
 plan duo-labtop                                             | did you mean duo-laptop
 plan duo-owt --devices 0                                    | can be divided over 1, 2, 4
@@ -368,8 +371,9 @@ plan duo-owt --memory 80                                    | write a number and
 plan duo-owt --memory manyGB                                | write a number and a unit: GB or GiB
 plan duo-owt --memory nanGB                                 | write a number and a unit: GB or GiB
 plan duo-owt --memory ''                                    | the value of --memory {EMPTY}
-plan duo-owt --peak 989                                     | write a number and a unit: T or G
-plan duo-owt --peak 989T --mfu 0                            | it is a share of the peak
+plan duo-owt --gpu XYZ                                      | choose from H200, H100, A100
+plan duo-owt --measured 0                                   | it is the time of a step in seconds, above 0
+plan duo-owt --measured soon                                | soon
 plan duo-owt --kind tpu                                     | tpu
 plan duo-owt --set data.tokenizer=hf:a/b                    | tokenizer hf:a/b cannot be fetched
 plan duo-owt --devices 4 --set parallel.shard=3             | groups of equal size have 2, 4 ranks

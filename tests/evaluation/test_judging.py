@@ -93,7 +93,7 @@ def test_other_weights_are_another_judge(runs: dict[str, Path], monkeypatch: pyt
     name = find_judge(str(runs["ar"])).name
     assert name.startswith("ar (step 3, ")
     other = replace(load(runs["ar"], device="cpu"), step=4)
-    monkeypatch.setattr("duality.evaluation.judge.load", lambda *_: other)
+    monkeypatch.setattr("duality.evaluation.judge.load", lambda *_, **__: other)
     assert find_judge(str(runs["ar"])).name != name
 
 

@@ -141,12 +141,9 @@ def plan(
         chosen = derive_distillation(chosen, distill, chosen.training.steps)
     chosen = catalogue.modify(chosen, assignments)
     check_plan(chosen, devices, say)
-    if measured is not None and not 0 < measured < math.inf:
-        raise ValueError(f"--measured {measured}: it is the time of a step in seconds, above 0")
+    _check_seconds(measured)
     known, where = _find_gpu(gpu, kind), torch.device(kind)
-    if memory is None and known is None:
-        raise ValueError("--kind cpu needs the memory of a device: --memory 64GB")
-    room = known.memory if memory is None and known else _parse_number(memory or "", "--memory", _UNITS)
+    room = _find_memory(memory, known)
     sizes = Sizes.of(chosen, where)
     rows = list(sizes.try_strategies(chosen, devices, room, where))
     fit = next((row for row in rows if row.is_within(room)), rows[0])
@@ -165,6 +162,19 @@ def plan(
 
 
 _UNITS = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20}
+
+
+def _check_seconds(measured: float | None) -> None:
+    """Refuse a time that cannot be."""
+    if measured is not None and not 0 < measured < math.inf:
+        raise ValueError(f"--measured {measured}: it is the time of a step in seconds, above 0")
+
+
+def _find_memory(given: str | None, gpu: GPU | None) -> float:
+    """The bytes of a device: those that are given, or those of the GPU."""
+    if given is None and gpu is None:
+        raise ValueError("--kind cpu needs the memory of a device: --memory 64GB")
+    return gpu.memory if given is None and gpu else _parse_number(given or "", "--memory", _UNITS)
 
 
 def _find_gpu(name: str, kind: str) -> GPU | None:
