@@ -249,6 +249,19 @@ def test_the_rounds_of_a_distillation_are_counted_once(name: str, kind: str) -> 
     assert phase.one.operations > 1.2 * alone.one.operations  # the teacher's pass
 
 
+@pytest.mark.parametrize(("compiled", "matrices"), [("true", 12), ("false", 8)])
+def test_blocks_that_are_computed_again_cost_a_forward_pass_more(compiled: str, matrices: int) -> None:
+    """Without compiling, up to the last product, whose result no gradient needs."""
+    settings = (*SMALL, "backbone.depth=8", f"training.compile={compiled}")
+    plain, again = (
+        count_training(recipe("ar-laptop", (*settings, f"training.recompute={value}")), 4)[0].one
+        for value in ("false", "true")
+    )
+    blocks = 2 * 8 * (matrices * 64**2) * 4 * 32
+    attention = 8 * 4 * 4 * 2 * 32 * 32 * 32 / 2
+    assert again.operations - plain.operations == pytest.approx(blocks + attention, rel=0.01)
+
+
 def test_a_micro_batch_more_costs_all_but_the_optimizer() -> None:
     (phase,) = count_training(recipe("ar-laptop", SMALL), 4, 3)
     assert phase.two is not None

@@ -371,8 +371,10 @@ class Compiled:
             with _reparametrize_module(self.module, own):
                 return tensors_in(self.function(*other_args, **other_kwargs))
 
+        own_hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
         try:
-            forward, backward = _trace(run, primals, learning and any(each.requires_grad for each in old))
+            with own_hooks:  # a block that is computed again does not keep what is traced
+                forward, backward = _trace(run, primals, learning and any(each.requires_grad for each in old))
         finally:
             self.recorder.tracing = False
         return _events_of(forward), [] if backward is None else _events_of(backward)
