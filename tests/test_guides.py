@@ -61,7 +61,7 @@ COMPARED = {
     "class-conditional.md": 4,
     "many-gpus.md": 5,
     "released-weights.md": 1,
-    "molecules.md": 4,
+    "molecules.md": 3,
     "add-a-sampler.md": 2,
     "distill-in-ten-minutes.md": 2,
 }
